@@ -1,0 +1,91 @@
+package lifeline
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// one message of every kind, with content where the kind has some.
+var samples = []*Message{
+	{Kind: KindHello, Hello: &Hello{ProtocolMin: 1, ProtocolMax: 2, ABIMajor: 1, PID: 7}},
+	{Kind: KindReady},
+	{Kind: KindReadersSet, ReadersSet: &ReadersSet{Seq: 9}},
+	{Kind: KindPeerSet, Peer: &Peer{Slot: 3}},
+	{Kind: KindNonceRequest},
+	{Kind: KindConnsReply, ConnsReply: &ConnsReply{Seq: 1, Last: true}},
+	{Kind: KindFailed, Failed: &Failed{Reason: "no"}},
+	{Kind: KindDrained},
+	{Kind: KindWelcome, Welcome: &Welcome{Slot: 1, Incarnation: 2, Peers: []uint16{0}, Sockets: []Socket{{Listener: 1, Network: "udp"}}}},
+	{Kind: KindRefuse, Refuse: &Refuse{Reason: "old"}},
+	{Kind: KindReaders, Readers: &Readers{Seq: 4, UDP: map[uint8][]int{0: {1, 2}}}},
+	{Kind: KindSocket, Socket: &Socket{Index: 5}},
+	{Kind: KindDropSocket, Socket: &Socket{Index: 5}},
+	{Kind: KindPeer, Peer: &Peer{Slot: 3}},
+	{Kind: KindDrain, Drain: &Drain{Mode: DrainHold, Window: time.Second}},
+	{Kind: KindStop, Stop: &Stop{Grace: time.Second}},
+	{Kind: KindNonceLease, NonceLease: &NonceLease{From: 1, To: 1 << 40}},
+	{Kind: KindConnsQuery, ConnsQuery: &ConnsQuery{Seq: 1}},
+	{Kind: KindCloseConn, CloseConn: &CloseConn{Seq: 1, ID: "0.1.2"}},
+	{Kind: KindReopenLogs},
+}
+
+func TestEveryKindSurvivesTheWire(t *testing.T) {
+	for _, m := range samples {
+		wire, err := Encode(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Decode(wire)
+		if err != nil {
+			t.Fatalf("%s: %v", m.Kind, err)
+		}
+		if !reflect.DeepEqual(got, m) {
+			t.Fatalf("%s: got %+v, want %+v", m.Kind, got, m)
+		}
+	}
+}
+
+func TestMissingContentIsMalformed(t *testing.T) {
+	for _, wire := range []string{``, `{}`, `[]`, `{"kind":""}`, `{"kind":"welcome"}`, `{"kind":"stop","stop":null}`, `{"kind":"hello","hello":{"pid":"x"}}`} {
+		if m, err := Decode([]byte(wire)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: got %+v, %v", wire, m, err)
+		}
+	}
+}
+
+func TestUnknownKindIsLeftToTheCaller(t *testing.T) {
+	m, err := Decode([]byte(`{"kind":"from_the_future","more":1}`))
+	if err != nil || m.Kind != "from_the_future" {
+		t.Fatalf("%+v, %v", m, err)
+	}
+}
+
+func TestNegotiate(t *testing.T) {
+	for _, c := range []struct{ min, max, want int }{{1, 1, 1}, {1, 9, 1}, {0, 1, 1}, {2, 9, 0}, {0, 0, 0}} {
+		got, err := Negotiate(&Hello{ProtocolMin: c.min, ProtocolMax: c.max})
+		if got != c.want || (err != nil) != (c.want == 0) {
+			t.Errorf("%d to %d: got %d, %v", c.min, c.max, got, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, m := range samples {
+		wire, err := Encode(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		m, err := Decode(wire)
+		if err != nil {
+			return
+		}
+		if _, present, known := m.content(); known && !present {
+			t.Fatalf("accepted %q without content", m.Kind)
+		}
+	})
+}
