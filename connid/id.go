@@ -1,16 +1,10 @@
 package connid
 
-import (
-	"encoding/hex"
-	"errors"
-)
+import "encoding/hex"
 
 // MaxLen is the longest connection ID of QUIC version 1 and 2, in octets
 // (RFC 9000, section 17.2).
 const MaxLen = 20
-
-// ErrTooLong is returned for a connection ID of more than [MaxLen] octets.
-var ErrTooLong = errors.New("connid: a connection ID has at most 20 octets")
 
 // ID is a QUIC connection ID as a value: comparable, usable as a map key,
 // copied without allocating. The zero ID is the connection ID of length zero.
