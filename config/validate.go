@@ -1,0 +1,51 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// validator checks what spans several keys or needs files.
+type validator struct {
+	*decoder
+	files    files
+	contents map[string][]byte
+}
+
+// ok reports whether a value was decoded without a fault, so that checking
+// its meaning makes sense.
+func (v *validator) ok(path string) bool { return !v.bad[path] }
+
+func (v *validator) config(c *Config) {
+	v.listeners(c)
+	v.routes(c.Routes)
+	if c.Start.Probe && c.Start.ProbeTimeout > c.Drain.Timeout && v.ok("drain.timeout") && v.ok("start.probe_timeout") {
+		v.fault("start.probe_timeout", c.Start.ProbeTimeout.String(), "no more than drain.timeout")
+	}
+}
+
+// unique reports values that occur twice.
+func (v *validator) unique(seen map[string]string, path, value, noun string) {
+	if !v.ok(path) || value == "" {
+		return
+	}
+	if first, ok := seen[value]; ok {
+		at := v.where(first)
+		v.fault(path, fmt.Sprintf("the %s %s a second time", noun, quote(value)), fmt.Sprintf("each %s once (first at %d:%d)", noun, at.line, at.column))
+		return
+	}
+	seen[value] = path
+}
+
+// set reports whether the file has the key.
+func (v *validator) set(path string) bool {
+	_, ok := v.at[path]
+	return ok
+}
+
+func isName(s string) bool {
+	return s != "" && len(s) <= 64 && !slices.ContainsFunc([]byte(s), func(b byte) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", rune(b))
+	})
+}

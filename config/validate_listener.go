@@ -1,0 +1,190 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (v *validator) listeners(c *Config) {
+	if v.set("listeners") && v.ok("listeners") {
+		if n := len(c.Listeners); n == 0 || n > MaxListeners {
+			v.fault("listeners", fmt.Sprintf("%d listeners", n), fmt.Sprintf("1 to %d", MaxListeners))
+		}
+	}
+	names := map[string]string{}
+	for i := range c.Listeners {
+		l, path := &c.Listeners[i], item("listeners", i)
+		if v.ok(path + ".name") {
+			if v.set(path+".name") && !isName(l.Name) {
+				v.fault(path+".name", quote(l.Name), keyOf("listeners[].name").expected)
+			}
+			v.unique(names, path+".name", l.Name, "name")
+		}
+		v.address(l, path)
+		v.protocols(l, path)
+		v.tls(&l.TLS, path+".tls")
+		if l.DrainTimeout == 0 {
+			l.DrainTimeout = c.Drain.Timeout
+		}
+	}
+	v.overlaps(c)
+}
+
+// endpoint is a parsed listener address; an invalid IP stands for all.
+type endpoint struct {
+	ip   netip.Addr
+	port int
+}
+
+func parseAddress(s string) (endpoint, bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return endpoint{}, false
+	}
+	host, digits := s[:i], s[i+1:]
+	port, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || port == 0 {
+		return endpoint{}, false
+	}
+	e := endpoint{port: int(port)}
+	if host == "" {
+		return e, true
+	}
+	six := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	if six {
+		host = host[1 : len(host)-1]
+	}
+	e.ip, err = netip.ParseAddr(host)
+	return e, err == nil && e.ip.Is6() == six
+}
+
+func (v *validator) address(l *Listener, path string) {
+	sub := path + ".address"
+	if !v.ok(sub) || !v.set(sub) {
+		return
+	}
+	e, ok := parseAddress(l.Address)
+	if !ok {
+		v.fault(sub, quote(l.Address), keyOf("listeners[].address").expected)
+		return
+	}
+	if l.AdvertisePort == 0 {
+		l.AdvertisePort = e.port
+	}
+}
+
+func (v *validator) protocols(l *Listener, path string) {
+	sub := path + ".protocols"
+	if !v.ok(sub) {
+		return
+	}
+	if len(l.Protocols) == 0 {
+		v.fault(sub, "no protocols", "at least one of "+enumerate(keyOf("listeners[].protocols").enum, "and"))
+		return
+	}
+	clean := true
+	seen := map[string]string{}
+	for i, p := range l.Protocols {
+		v.unique(seen, item(sub, i), p, "protocol")
+		clean = clean && v.ok(item(sub, i))
+	}
+	if !clean {
+		return
+	}
+	if v.set(path+".quic") && !l.Has(ProtocolHTTP3) {
+		v.fault(path+".quic", "settings of h3", "none, since h3 is not among the protocols")
+	}
+	if v.set(path+".advertise_port") && (!l.UDP() || !l.TCP()) {
+		v.fault(path+".advertise_port", "a port to advertise", "none, unless the protocols are h3 and one of h2 and http/1.1")
+	}
+}
+
+func (v *validator) tls(t *TLS, path string) {
+	if !v.ok(path) || !v.set(path) || !v.ok(path+".self_signed") || !v.ok(path+".certificates") {
+		return
+	}
+	switch {
+	case t.SelfSigned && len(t.Certificates) > 0:
+		v.fault(path+".certificates", "both self_signed and certificates", "one of them")
+	case !t.SelfSigned && len(t.Certificates) == 0:
+		v.fault(path, "no certificate", "self_signed: true or a list of certificates")
+	}
+	for i := range t.Certificates {
+		v.certificate(&t.Certificates[i], item(path+".certificates", i))
+	}
+}
+
+func (v *validator) certificate(c *Certificate, path string) {
+	cert, okCert := v.read(path+".cert", c.Cert)
+	key, okKey := v.read(path+".key", c.Key)
+	if !okCert || !okKey {
+		return
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		v.fault(path+".cert", err.Error(), "a matching certificate and key")
+		return
+	}
+	c.pair = pair
+}
+
+// read returns the content of the file that a key names and remembers it for
+// Hash and Payload.
+func (v *validator) read(path, file string) ([]byte, bool) {
+	if !v.ok(path) || !v.set(path) {
+		return nil, false
+	}
+	if b, ok := v.contents[file]; ok {
+		return b, true
+	}
+	b, err := v.files.read(file)
+	if err != nil {
+		v.fault(path, reason(err)+" "+quote(file), keyOf(pattern(path)).expected)
+		return nil, false
+	}
+	v.contents[file] = b
+	return b, true
+}
+
+// overlaps reports listeners that would bind the same socket.
+func (v *validator) overlaps(c *Config) {
+	type bound struct {
+		endpoint
+		path     string
+		udp, tcp bool
+	}
+	var all []bound
+	for i := range c.Listeners {
+		l, path := &c.Listeners[i], item("listeners", i)+".address"
+		e, ok := parseAddress(l.Address)
+		if !ok || !v.ok(path) {
+			continue
+		}
+		b := bound{e, path, l.UDP(), l.TCP()}
+		j := slices.IndexFunc(all, func(o bound) bool {
+			return o.port == b.port && (o.udp && b.udp || o.tcp && b.tcp) && sameHost(o.ip, b.ip)
+		})
+		if j >= 0 {
+			at := v.where(all[j].path)
+			v.fault(path, quote(l.Address), fmt.Sprintf("an address that is not in use by another listener (see %d:%d)", at.line, at.column))
+			continue
+		}
+		all = append(all, b)
+	}
+}
+
+// sameHost reports whether two hosts can't be bound on one port. All
+// addresses include each single one.
+func sameHost(a, b netip.Addr) bool {
+	switch {
+	case !a.IsValid() || !b.IsValid():
+		return true
+	case a.IsUnspecified() || b.IsUnspecified():
+		return a.Is6() == b.Is6() || a.Is6() && a.IsUnspecified() || b.Is6() && b.IsUnspecified()
+	}
+	return a == b
+}

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+func (v *validator) routes(routes []Route) {
+	if v.set("routes") && v.ok("routes") && len(routes) == 0 {
+		v.fault("routes", "no routes", "at least one")
+	}
+	paths := map[string]string{}
+	for i := range routes {
+		r, path := &routes[i], item("routes", i)
+		if !v.ok(path) {
+			continue
+		}
+		v.routePath(r.Path, path+".path")
+		v.unique(paths, path+".path", r.Path, "path")
+		v.action(r, path)
+	}
+}
+
+func (v *validator) routePath(p, path string) {
+	if !v.ok(path) || !v.set(path) {
+		return
+	}
+	switch {
+	case !strings.HasPrefix(p, "/") || strings.ContainsAny(p, "?#\x00 \t\r\n"):
+		v.fault(path, quote(p), keyOf("routes[].path").expected)
+	case strings.HasPrefix(p+"/", ReservedPath):
+		v.fault(path, quote(p), "a path outside of "+ReservedPath+", which is reserved")
+	}
+}
+
+func (v *validator) action(r *Route, path string) {
+	actions := []string{"respond", "files", "proxy", "whoami", "speedtest"}
+	var have []string
+	for _, a := range actions {
+		if v.set(path + "." + a) {
+			have = append(have, a)
+		}
+	}
+	switch {
+	case len(have) == 0:
+		v.fault(path, "a route without an action", "exactly one of "+enumerate(actions, "and"))
+	case len(have) > 1:
+		v.fault(path, enumerate(have, "and")+" in one route", "exactly one of "+enumerate(actions, "and"))
+	}
+	if r.Respond != nil {
+		v.headers(r.Respond.Headers, path+".respond.headers")
+	}
+	if r.Files != nil {
+		v.directory(r.Files.Root, path+".files.root")
+	}
+	if r.Proxy != nil {
+		v.upstreams(r.Proxy.Upstreams, path+".proxy.upstreams")
+	}
+}
+
+func (v *validator) headers(headers map[string]string, path string) {
+	for name, value := range headers {
+		sub := join(path, name)
+		switch {
+		case !httpguts.ValidHeaderFieldName(name):
+			v.fault(sub, quote(name), "the name of a header field")
+		case !httpguts.ValidHeaderFieldValue(value):
+			v.fault(sub, quote(value), "the value of a header field, without line breaks")
+		}
+	}
+}
+
+func (v *validator) directory(dir, path string) {
+	if !v.ok(path) || !v.set(path) {
+		return
+	}
+	if err := v.files.isDir(dir); errors.Is(err, errNotDir) {
+		v.fault(path, "a file "+quote(dir), "the name of a directory")
+	} else if err != nil {
+		v.fault(path, reason(err)+" "+quote(dir), "the name of a directory")
+	}
+}
+
+func (v *validator) upstreams(urls []string, path string) {
+	if !v.ok(path) || !v.set(path) {
+		return
+	}
+	if len(urls) == 0 {
+		v.fault(path, "no upstreams", "at least one URL")
+	}
+	for i, s := range urls {
+		sub := item(path, i)
+		if !v.ok(sub) {
+			continue
+		}
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			v.fault(sub, fmt.Sprint(quote(s)), keyOf("routes[].proxy.upstreams").expected)
+		}
+	}
+}
