@@ -1,9 +1,9 @@
 package connid
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
-	"io"
-	"slices"
 )
 
 // Limits of the draft, in octets.
@@ -37,14 +37,23 @@ type Config struct {
 }
 
 // Format implements [fmt.Formatter] so that no verb prints the key.
-func (c Config) Format(w fmt.State, _ rune) {
-	key := "none"
-	if c.Key != nil {
-		key = "redacted"
-	}
-	// A write error is the Formatter's caller's to notice: State has no way to return it.
-	_, _ = io.WriteString(w, fmt.Sprintf("{rotation:%d server_id:%x nonce_len:%d key:%s encode_length:%t}",
-		c.Rotation, c.ServerID, c.NonceLen, key, c.EncodeLength))
+func (c Config) Format(w fmt.State, _ rune) { c.format(w, c.Key != nil) }
+
+// MarshalJSON leaves the key out.
+func (c Config) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Rotation     uint8
+		ServerID     string
+		NonceLen     int
+		Encrypted    bool
+		EncodeLength bool
+	}{c.Rotation, hex.EncodeToString(c.ServerID), c.NonceLen, c.Key != nil, c.EncodeLength})
+}
+
+func (c Config) format(w fmt.State, encrypted bool) {
+	// fmt.State has no way to tell the caller of a write error.
+	_, _ = fmt.Fprintf(w, "{rotation:%d server_id:%x nonce_len:%d encrypted:%t encode_length:%t}",
+		c.Rotation, c.ServerID, c.NonceLen, encrypted, c.EncodeLength)
 }
 
 func (c Config) validate() error {
@@ -62,11 +71,4 @@ func (c Config) validate() error {
 		return fmt.Errorf("%w: key has %d octets, not %d", ErrConfig, len(c.Key), keyLen)
 	}
 	return nil
-}
-
-// clone returns a copy that shares no memory with c.
-func (c Config) clone() Config {
-	c.ServerID = slices.Clone(c.ServerID)
-	c.Key = slices.Clone(c.Key)
-	return c
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/cipher"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 )
 
@@ -20,25 +21,27 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 // Codec encodes and decodes the connection IDs of one [Config]. It is
 // immutable and safe for concurrent use.
 type Codec struct {
-	config Config
+	config Config       // without the key
 	block  cipher.Block // nil when connection IDs are plain
 	idLen  int          // octets of the server ID
 	n      int          // octets of server ID and nonce
 }
 
-// NewCodec returns the codec of config, of which it keeps a copy. It returns
+// NewCodec returns the codec of config; it keeps no reference to its slices. It returns
 // an error that wraps [ErrConfig] when the draft does not allow config.
 func NewCodec(config Config) (*Codec, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
 	c := &Codec{
-		config: config.clone(),
+		config: config,
 		idLen:  len(config.ServerID),
 		n:      len(config.ServerID) + config.NonceLen,
 	}
+	c.config.Key = nil
+	c.config.ServerID = slices.Clone(config.ServerID)
 	if config.Key != nil {
-		block, err := aes.NewCipher(c.config.Key)
+		block, err := aes.NewCipher(config.Key)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 		}
@@ -50,11 +53,9 @@ func NewCodec(config Config) (*Codec, error) {
 // Len returns the octets of a connection ID, the first octet included.
 func (c *Codec) Len() int { return 1 + c.n }
 
-// String describes the configuration without its key.
-func (c *Codec) String() string { return fmt.Sprint(c.config) }
-
-// GoString is String, so that no verb prints the key.
-func (c *Codec) GoString() string { return c.String() }
+// Format implements [fmt.Formatter]: it describes the configuration, and no
+// verb prints the key or what was made from it.
+func (c *Codec) Format(w fmt.State, _ rune) { c.config.format(w, c.block != nil) }
 
 // Encode returns the connection ID of the configured server ID and nonce, or
 // [ErrNonce] when the nonce does not have the configured length.
@@ -65,13 +66,13 @@ func (c *Codec) Encode(nonce []byte) (ID, error) {
 	if len(nonce) != c.config.NonceLen {
 		return ID{}, fmt.Errorf("%w: %d octets, not %d", ErrNonce, len(nonce), c.config.NonceLen)
 	}
-	id := ID{n: uint8(c.Len())}
-	id.b[0] = c.firstOctet()
-	text := id.b[1:c.Len()]
+	var cid [MaxLen]byte
+	cid[0] = c.firstOctet()
+	text := cid[1:c.Len()]
 	copy(text, c.config.ServerID)
 	copy(text[c.idLen:], nonce)
 	c.encrypt(text)
-	return id, nil
+	return FromBytes(cid[:c.Len()])
 }
 
 // Decode returns the server ID and the nonce inside cid, whichever host made
@@ -85,22 +86,20 @@ func (c *Codec) Encode(nonce []byte) (ID, error) {
 func (c *Codec) Decode(cid []byte) (serverID, nonce []byte, ok bool) {
 	// Small enough to be inlined, which puts text on the caller's stack.
 	var text [maxTextLen]byte
-	if !c.decode(&text, cid) {
-		return nil, nil, false
-	}
-	return text[:c.idLen], text[c.idLen:c.n], true
+	return c.decode(&text, cid)
 }
 
-func (c *Codec) decode(text *[maxTextLen]byte, cid []byte) bool {
+// decode returns parts of text, which it fills.
+func (c *Codec) decode(text *[maxTextLen]byte, cid []byte) (serverID, nonce []byte, ok bool) {
 	if len(cid) != c.Len() || cid[0]>>rotationShift != c.config.Rotation {
-		return false
+		return nil, nil, false
 	}
 	if c.config.EncodeLength && int(cid[0]&lengthMask) != c.n {
-		return false
+		return nil, nil, false
 	}
 	copy(text[:c.n], cid[1:])
 	c.decrypt(text[:c.n])
-	return true
+	return text[:c.idLen], text[c.idLen:c.n], true
 }
 
 func (c *Codec) firstOctet() byte {

@@ -53,11 +53,9 @@ func NewRouter(config Config) (*Router, error) {
 // Len returns the octets of a connection ID: 17.
 func (r *Router) Len() int { return r.codec.Len() }
 
-// String describes the configuration without its key.
-func (r *Router) String() string { return r.codec.String() }
-
-// GoString is String, so that no verb prints the key.
-func (r *Router) GoString() string { return r.codec.String() }
+// Format implements [fmt.Formatter]: it describes the configuration, and no
+// verb prints the key or what was made from it.
+func (r *Router) Format(w fmt.State, verb rune) { r.codec.Format(w, verb) }
 
 // ID returns the connection ID of route and counter, or [ErrRoute] when the
 // route has incarnation 0, which no process has.

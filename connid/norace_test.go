@@ -1,0 +1,5 @@
+//go:build !race
+
+package connid
+
+const raceEnabled = false
