@@ -14,7 +14,7 @@ const BuiltinName = "(built-in)"
 // Builtin returns the configuration that is served when no file is given: one
 // listener with a self-signed certificate on 127.0.0.1:8443.
 func Builtin() *Config {
-	c, err := parse(source{name: BuiltinName, base: "/", data: builtinYAML}, BuiltinName, captured(nil))
+	c, err := parse(source{name: BuiltinName, shown: BuiltinName, base: "/", data: builtinYAML}, captured(nil))
 	if err != nil {
 		panic("config: built-in configuration: " + err.Error())
 	}

@@ -1,8 +1,8 @@
 package config
 
 import (
-	"crypto/tls"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -71,7 +71,8 @@ type Config struct {
 	PIDFile   string     `yaml:"pid_file"` // absolute; empty = only the one in the runtime directory
 	Strict    bool       `yaml:"strict"`
 
-	src source
+	src    source
+	places map[string]place // of the keys that need a restart
 }
 
 // Path returns the absolute path of the file, or the name given to Parse.
@@ -92,6 +93,18 @@ func (c *Config) DrainTimeout() time.Duration {
 	var d time.Duration
 	for i := range c.Listeners {
 		d = max(d, c.Listeners[i].DrainTimeout)
+	}
+	return d
+}
+
+// IdleTimeout returns the longest idle timeout of the listeners that speak
+// h3, 0 when none does.
+func (c *Config) IdleTimeout() time.Duration {
+	var d time.Duration
+	for i := range c.Listeners {
+		if l := &c.Listeners[i]; l.UDP() {
+			d = max(d, l.QUIC.IdleTimeout)
+		}
 	}
 	return d
 }
@@ -119,12 +132,7 @@ type Listener struct {
 
 // Has reports whether the listener speaks the protocol.
 func (l *Listener) Has(protocol string) bool {
-	for _, p := range l.Protocols {
-		if p == protocol {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(l.Protocols, protocol)
 }
 
 // UDP reports whether the listener needs UDP sockets.
@@ -145,12 +153,13 @@ type Certificate struct {
 	Cert string `yaml:"cert"` // absolute path
 	Key  string `yaml:"key"`  // absolute path
 
-	pair tls.Certificate
+	chain, private []byte
 }
 
-// Pair returns the parsed chain and key; Leaf is set. The slices are shared
-// and must not be written to.
-func (c *Certificate) Pair() tls.Certificate { return c.pair }
+// PEM returns the content of both files as it was when the configuration was
+// read; they belong together. The slices are shared and must not be written
+// to. The key must not be logged.
+func (c *Certificate) PEM() (chain, key []byte) { return c.chain, c.private }
 
 // QUIC holds the transport settings of a listener that speaks h3.
 type QUIC struct {
@@ -201,7 +210,7 @@ type Speedtest struct {
 type Drain struct {
 	Mode           string        `yaml:"mode"`          // DrainHold or DrainGoAway
 	Timeout        time.Duration `yaml:"timeout"`       // default of Listener.DrainTimeout
-	StopTimeout    time.Duration `yaml:"stop_timeout"`  // grace of the goodbye at the deadline and of a graceful stop
+	StopTimeout    time.Duration `yaml:"stop_timeout"`  // in place of Timeout at a graceful stop
 	GoAwayWindow   time.Duration `yaml:"goaway_window"` // goodbyes are spread over this long
 	MaxGenerations int           `yaml:"max_generations"`
 	Overflow       string        `yaml:"overflow"` // OverflowWait or OverflowEvict
@@ -241,7 +250,7 @@ type Sockets struct {
 
 // CID is the host's part of the connection IDs (QUIC-LB).
 type CID struct {
-	ServerID []byte `yaml:"server_id"` // 1 to 3 bytes
+	ServerID []byte `yaml:"server_id"` // 1 to 3 bytes; nil = the one in the state directory
 }
 
 // Limits holds resource limits of the worker processes.

@@ -89,11 +89,20 @@ func pattern(path string) string {
 	return b.String()
 }
 
+// join returns the path of a key. A name that could be mistaken for more than
+// one word is quoted.
 func join(path, name string) string {
+	if !isWord(name) {
+		name = quote(name)
+	}
 	if path == "" {
 		return name
 	}
 	return path + "." + name
+}
+
+func isWord(s string) bool {
+	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == "" && len(s) <= 80
 }
 
 func item(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
@@ -174,40 +183,53 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, path string) {
 	}
 	fields := fieldsOf(v.Type())
 	seen := map[string]place{}
+	meant := map[string]bool{} // keys that are there, but misspelt
 	for _, e := range entries {
-		name, at := keyName(e), position(e)
-		sub := join(path, name)
-		if first, ok := seen[name]; ok {
-			d.faultAt(at, sub, fmt.Sprintf("the key %q a second time", name), fmt.Sprintf("it once only (first at %d:%d)", first.line, first.column))
+		name, sub := keyName(e), join(path, keyName(e))
+		if d.repeated(seen, e, sub) {
 			continue
 		}
-		seen[name] = at
-		index, ok := fields[name]
-		if !ok {
-			d.unknown(at, sub, name, v.Type())
+		if index, ok := fields[name]; ok {
+			d.at[sub] = valuePosition(e)
+			d.value(e.Value, v.Field(index), sub)
 			continue
 		}
-		d.at[sub] = valuePosition(e)
-		d.value(e.Value, v.Field(index), sub)
+		meant[d.unknown(e, sub, v.Type())] = true
 	}
 	for _, name := range fieldNames(v.Type()) {
 		k := keyOf(join(pattern(path), name))
-		if _, ok := seen[name]; !ok && k.required {
+		if _, ok := seen[name]; !ok && k.required && !meant[name] {
 			d.fault(join(path, name), fmt.Sprintf("no key %q", name), k.expectation(v.Field(fields[name]).Type()))
 		}
 	}
 }
 
-func (d *decoder) unknown(at place, path, name string, t reflect.Type) {
-	known := fieldNames(t)
+// repeated records the key of an entry in seen; one that is there already is
+// a fault.
+func (d *decoder) repeated(seen map[string]place, e *ast.MappingValueNode, path string) bool {
+	name, at := keyName(e), position(e)
+	first, again := seen[name]
+	if again {
+		d.faultAt(at, path, "the key "+quote(name)+" a second time", fmt.Sprintf("it once only (first at %d:%d)", first.line, first.column))
+		return true
+	}
+	seen[name] = at
+	return false
+}
+
+// unknown records the fault of an unknown key and returns the known one that
+// was most likely meant, or "".
+func (d *decoder) unknown(e *ast.MappingValueNode, path string, t reflect.Type) (meant string) {
+	name, known := keyName(e), fieldNames(t)
 	expected := "no keys here"
 	if len(known) > 0 {
 		expected = enumerate(known, "or")
-		if s := nearest(name, known); s != "" {
-			expected = fmt.Sprintf("a known key; did you mean %q?", s)
+		if meant = nearest(name, known); meant != "" {
+			expected = fmt.Sprintf("a known key; did you mean %q?", meant)
 		}
 	}
-	d.faultAt(at, path, fmt.Sprintf("the unknown key %q", name), expected)
+	d.faultAt(position(e), path, "the unknown key "+quote(name), expected)
+	return meant
 }
 
 // dictionary decodes a mapping of names that the user chooses.
@@ -220,14 +242,11 @@ func (d *decoder) dictionary(n ast.Node, v reflect.Value, path string) {
 	out := map[string]string{}
 	seen := map[string]place{}
 	for _, e := range m.Values {
-		name, at := keyName(e), position(e)
-		sub := join(path, name)
-		if first, ok := seen[name]; ok {
-			d.faultAt(at, sub, fmt.Sprintf("the key %q a second time", name), fmt.Sprintf("it once only (first at %d:%d)", first.line, first.column))
+		name, sub := keyName(e), join(path, keyName(e))
+		if d.repeated(seen, e, sub) {
 			continue
 		}
-		seen[name] = at
-		d.at[sub] = at
+		d.at[sub] = position(e)
 		val, release := d.resolve(e.Value, sub)
 		release()
 		if val == nil {
@@ -246,7 +265,7 @@ func (d *decoder) dictionary(n ast.Node, v reflect.Value, path string) {
 func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.faultAt(position(n), path, describe(n), "a list")
+		d.faultAt(position(n), path, describe(n), keyOf(pattern(path)).expectation(v.Type()))
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))

@@ -15,9 +15,11 @@ type Fault struct {
 	Key      string // path of the key, such as listeners[0].address; may be empty
 	Found    string
 	Expected string
+	Later    bool // what was found is announced for a later version
 }
 
-// String returns "FILE:LINE:COLUMN: KEY: found FOUND, expected EXPECTED".
+// String returns "FILE:LINE:COLUMN: KEY: found FOUND, expected EXPECTED", for
+// Later "…: found FOUND, which is not available in this version; use EXPECTED".
 func (f Fault) String() string {
 	var b strings.Builder
 	b.WriteString(f.File)
@@ -27,7 +29,11 @@ func (f Fault) String() string {
 	if f.Key != "" {
 		b.WriteString(": " + f.Key)
 	}
-	fmt.Fprintf(&b, ": found %s, expected %s", f.Found, f.Expected)
+	if f.Later {
+		fmt.Fprintf(&b, ": found %s, which is not available in this version; use %s", f.Found, f.Expected)
+	} else {
+		fmt.Fprintf(&b, ": found %s, expected %s", f.Found, f.Expected)
+	}
 	return b.String()
 }
 

@@ -15,11 +15,11 @@ const (
 // keys describes every key, in the order of the reference. A test holds it
 // against the types: each field has a row and each row a field.
 var keys = []key{
-	{path: "listeners", required: true, doc: "Addresses that clients connect to, at most 64. A listener keeps its sockets over every reload for as long as its name and port stay the same."},
+	{path: "listeners", required: true, expected: "a list of listeners", doc: "Addresses that clients connect to, at most 64. A listener keeps its sockets over every reload for as long as its name and port stay the same."},
 	{path: "listeners[].name", required: true, expected: "a name of letters, digits, '.', '_' and '-', at most 64 characters", example: "public", doc: "Name of the listener in logs, status and metrics. Unique."},
 	{path: "listeners[].address", required: true, expected: `HOST:PORT with an IP address or nothing as the host and a port from 1 to 65535, such as "127.0.0.1:8443" or "[::]:8443"`, example: "127.0.0.1:8443", doc: "Address and port to listen on: UDP for h3, TCP for h2 and http/1.1. `:8443` and `[::]:8443` listen on all addresses, IPv6 and IPv4. Needs quotes when it starts with `[`."},
 	{path: "listeners[].protocols", def: "[h3, h2, http/1.1]", enum: []string{ProtocolHTTP3, ProtocolHTTP2, ProtocolHTTP1}, later: []later{{"stream", "h3, h2 or http/1.1"}}, doc: "Protocols that the listener speaks: any of `h3`, `h2` and `http/1.1`."},
-	{path: "listeners[].tls", required: true, doc: "Certificates of the listener: either `self_signed` or `certificates`."},
+	{path: "listeners[].tls", required: true, expected: "self_signed: true or a list of certificates", doc: "Certificates of the listener: either `self_signed` or `certificates`."},
 	{path: "listeners[].tls.self_signed", def: "false", doc: "Use a certificate that is made at start and that no client trusts. For trying out and for tests."},
 	{path: "listeners[].tls.certificates", doc: "Certificates with their keys. Clients get the first one that is valid for the name they ask for (SNI), else the first one."},
 	{path: "listeners[].tls.certificates[].cert", required: true, special: isPath, expected: "the name of a PEM file with a certificate chain", example: "site.pem", doc: "PEM file with the certificate and its chain, the certificate first."},
@@ -36,7 +36,7 @@ var keys = []key{
 	{path: "workers", def: "auto", special: isCountAuto, min: 1, max: MaxWorkers, doc: "Processes per generation. `auto` starts one per CPU."},
 	{path: "steering", def: SteeringAuto, enum: []string{SteeringAuto, SteeringQueue}, later: []later{{"kernel", "auto or queue"}}, doc: "How a packet gets to the process that has its connection: `queue` hands it over in shared memory; `auto` takes the best way that this host has."},
 
-	{path: "routes", required: true, doc: "What answers which requests. Each route has a `path` and exactly one of `respond`, `files`, `proxy`, `whoami` and `speedtest`."},
+	{path: "routes", required: true, expected: "a list of routes", doc: "What answers which requests. Each route has a `path` and exactly one of `respond`, `files`, `proxy`, `whoami` and `speedtest`."},
 	{path: "routes[].path", required: true, expected: `a path that starts with "/"`, example: "/api/", doc: "The route answers requests for this path and, when it ends with `/`, for everything below it. The longest match wins. Unique. `/.holdfast/` is reserved."},
 	{path: "routes[].respond", doc: "Answer with fixed content."},
 	{path: "routes[].respond.status", def: "200", min: 200, max: 599, doc: "Status code."},
@@ -53,7 +53,7 @@ var keys = []key{
 	{path: "drain", doc: "How a generation ends that is no longer current."},
 	{path: "drain.mode", def: DrainHold, enum: []string{DrainHold, DrainGoAway}, doc: "`hold`: connections live on until their clients end them or the deadline comes. `goaway`: clients are asked to leave (HTTP/3 and HTTP/2 GOAWAY, HTTP/1.1 `Connection: close`)."},
 	{path: "drain.timeout", def: "1h", min: sec, max: 30 * day, doc: "Deadline of a draining generation. Connections that are left then are ended in order."},
-	{path: "drain.stop_timeout", def: "30s", min: sec, max: hour, doc: "Grace that requests in flight have at the deadline and at a graceful stop, before connections are closed."},
+	{path: "drain.stop_timeout", def: "30s", min: sec, max: hour, doc: "Deadline at a graceful stop of the whole instance, in place of `drain.timeout`."},
 	{path: "drain.goaway_window", def: "10s", zero: true, min: int64(time.Millisecond), max: day, doc: "In the mode `goaway` the goodbyes are spread over this long, so that clients do not all come back at once."},
 	{path: "drain.max_generations", def: "16", min: 1, max: 64, doc: "How many generations may drain at once."},
 	{path: "drain.overflow", def: OverflowWait, enum: []string{OverflowWait, OverflowEvict}, later: []later{{"apply", "wait or evict"}}, doc: "What a reload does when `drain.max_generations` are draining already: `wait` until one of them ends, or `evict`, which ends the oldest one early."},
@@ -77,18 +77,18 @@ var keys = []key{
 	{path: "queue.lane_size", def: "256KiB", min: 128 * kib, max: 16 * mib, power2: true, effect: byRestart, doc: "Size of a lane, a power of two. Memory is used only once packets are handed over."},
 
 	{path: "sockets", doc: "Options of the UDP sockets."},
-	{path: "sockets.receive_buffer", def: "7MiB", min: 64 * kib, max: gib, doc: "Receive buffer that is asked for. The kernel may allow less (`net.core.rmem_max`)."},
-	{path: "sockets.send_buffer", def: "7MiB", min: 64 * kib, max: gib, doc: "Send buffer that is asked for. The kernel may allow less (`net.core.wmem_max`)."},
+	{path: "sockets.receive_buffer", def: "7MiB", min: 64 * kib, max: gib, effect: byRestart, doc: "Receive buffer that is asked for. The kernel may allow less (`net.core.rmem_max`)."},
+	{path: "sockets.send_buffer", def: "7MiB", min: 64 * kib, max: gib, effect: byRestart, doc: "Send buffer that is asked for. The kernel may allow less (`net.core.wmem_max`)."},
 
 	{path: "cid", doc: "The host's part of the connection IDs (QUIC-LB)."},
-	{path: "cid.server_id", def: "00", expected: `1 to 3 bytes in hexadecimal, such as "0a1b"`, example: "0a1b", effect: byRestart, doc: "Number of this host in hexadecimal, 1 to 3 bytes, for balancers that speak QUIC-LB. Different on each host of a fleet."},
+	{path: "cid.server_id", defNote: "made once, kept in the state directory", expected: `1 to 3 bytes in hexadecimal, such as "0a1b"`, example: "0a1b", effect: byRestart, doc: "Number of this host in hexadecimal, 1 to 3 bytes, for balancers that speak QUIC-LB. Different on each host of a fleet."},
 
 	{path: "limits", doc: "Resource limits of the worker processes."},
 	{path: "limits.nofile", defNote: "as inherited", min: 256, max: noFile, doc: "Open files that a worker may have (RLIMIT_NOFILE)."},
 
 	{path: "access_log", doc: "The log of requests."},
 	{path: "access_log.path", def: LogStderr, special: isPath, words: []string{LogStderr, LogOff}, expected: "stderr, off or a file name", example: "access.log", doc: "Where it goes: `stderr`, `off` or a file. USR1 opens the file again."},
-	{path: "access_log.format", def: "json", enum: []string{"json"}, doc: "`json`: one object per line."},
+	{path: "access_log.format", def: "json", enum: []string{"json", "console"}, doc: "`json`: one object per line. `console`: for people."},
 
 	{path: "log", doc: "The log of the supervisor and the workers."},
 	{path: "log.level", def: "info", enum: []string{"debug", "info", "warn", "error"}, doc: "The least important messages that are written: `debug`, `info`, `warn` or `error`."},

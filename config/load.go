@@ -11,12 +11,13 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
 
 // maxFile bounds the size of a configuration file and of a certificate file.
-const maxFile = 4 << 20
+const maxFile = 1 << 20
 
 // Load reads and checks the configuration file at path. Relative paths in it
 // start at its directory. The error is an Errors with every fault.
@@ -36,14 +37,14 @@ func Parse(name string, data []byte) (*Config, error) {
 	if err != nil {
 		return nil, Errors{{File: name, Found: "a name that can't be made absolute: " + err.Error(), Expected: "a file name"}}
 	}
-	return parse(source{name: abs, base: filepath.Dir(abs), data: data}, name, disk{})
+	return parse(source{name: abs, shown: name, base: filepath.Dir(abs), data: data}, disk{})
 }
 
 // parse is Parse with the files that the configuration names taken from f.
-func parse(src source, name string, f files) (*Config, error) {
-	d := newDecoder(name, src.base)
+func parse(src source, f files) (*Config, error) {
+	d := newDecoder(src.shown, src.base)
 	c := new(Config)
-	body, err := syntax(name, src.data)
+	body, err := syntax(src.shown, src.data)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +60,7 @@ func parse(src source, name string, f files) (*Config, error) {
 	}
 	src.contents = v.contents
 	c.src = src
+	c.places = d.restartPlaces()
 	return c, nil
 }
 
@@ -75,12 +77,16 @@ func syntax(name string, data []byte) (body ast.Node, err error) {
 	if len(data) > maxFile {
 		return nil, Errors{{File: name, Found: fmt.Sprintf("%d bytes", len(data)), Expected: fmt.Sprintf("at most %d", maxFile)}}
 	}
-	file, perr := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	tokens := lexer.Tokenize(string(data))
+	if at, deep := tooDeep(tokens); deep {
+		return nil, Errors{{File: name, Line: at.line, Column: at.column, Found: "values nested too deeply", Expected: fmt.Sprintf("at most %d levels", maxDepth)}}
+	}
+	file, perr := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if perr != nil {
-		f := Fault{File: name, Line: 1, Column: 1, Found: perr.Error(), Expected: "YAML"}
+		f := Fault{File: name, Line: 1, Column: 1, Found: oneLine(perr.Error()), Expected: "YAML"}
 		if e, ok := errors.AsType[yaml.Error](perr); ok {
 			at := tokenPlace(e.GetToken())
-			f.Line, f.Column, f.Found = at.line, at.column, "a syntax error: "+e.GetMessage()
+			f.Line, f.Column, f.Found = at.line, at.column, "a syntax error ("+oneLine(e.GetMessage())+")"
 		}
 		return nil, Errors{f}
 	}
@@ -97,6 +103,36 @@ func syntax(name string, data []byte) (body ast.Node, err error) {
 	return body, nil
 }
 
+// maxDepth bounds how deep values may be nested. The parser recurses, and
+// running out of stack can't be recovered from.
+const maxDepth = 64
+
+// tooDeep looks for more than maxDepth open brackets, or as many levels begun
+// on one line without any.
+func tooDeep(tokens token.Tokens) (place, bool) {
+	open, begun, line := 0, 0, 0
+	for _, t := range tokens {
+		if at := tokenPlace(t); at.line != line {
+			line, begun = at.line, 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			open++
+		case token.SequenceEndType, token.MappingEndType:
+			open--
+			begun = 0
+		case token.CollectEntryType:
+			begun = 0
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.AnchorType, token.TagType:
+			begun++
+		}
+		if open > maxDepth || begun > maxDepth {
+			return tokenPlace(t), true
+		}
+	}
+	return place{}, false
+}
+
 // files is where the files come from that a configuration names.
 type files interface {
 	read(path string) ([]byte, error)
@@ -105,7 +141,18 @@ type files interface {
 
 type disk struct{}
 
-func (disk) read(path string) ([]byte, error) { return readFile(path) }
+// read takes regular files only: opening a named pipe would wait for its
+// writer.
+func (disk) read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotFile
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readFile(path)
+}
 
 func (disk) isDir(path string) error {
 	info, err := os.Stat(path)
@@ -116,9 +163,9 @@ func (disk) isDir(path string) error {
 }
 
 var (
-	errNotDir  = errors.New("not a directory")
-	errNotFile = errors.New("not a regular file")
-	errTooBig  = errors.New("a file of more than 4 MiB")
+	errNotDir  = errors.New("what is no directory")
+	errNotFile = errors.New("what is no regular file")
+	errTooBig  = errors.New("a file of more than 1 MiB")
 )
 
 // readFile reads a file of bounded size.
@@ -128,9 +175,6 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, errNotFile
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
 		err = errTooBig

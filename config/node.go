@@ -92,8 +92,11 @@ func quoteFor(n ast.Node, text string) string {
 	case *ast.StringNode, *ast.LiteralNode:
 		return quote(text)
 	}
-	return shorten(text)
+	return shorten(oneLine(text))
 }
+
+// oneLine keeps what others wrote from breaking the line of a fault.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func quote(s string) string { return strconv.Quote(shorten(s)) }
 

@@ -13,6 +13,7 @@ import (
 // source is what a Config was made from: enough to make it again.
 type source struct {
 	name     string            // absolute path of the file, or what stands for it
+	shown    string            // the file as it was given, for faults
 	base     string            // directory that relative paths start at
 	data     []byte            // the file
 	contents map[string][]byte // certificate and key files by absolute path
@@ -64,7 +65,7 @@ func FromPayload(b []byte) (*Config, error) {
 	if p.Version != payloadVersion {
 		return nil, fmt.Errorf("read configuration payload: found version %d, expected %d", p.Version, payloadVersion)
 	}
-	return parse(source{name: p.Name, base: p.Base, data: p.Data}, p.Name, captured(p.Contents))
+	return parse(source{name: p.Name, shown: p.Name, base: p.Base, data: p.Data}, captured(p.Contents))
 }
 
 // captured is a files that holds what was read when the payload was made.

@@ -30,11 +30,15 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 	}
 	for _, l := range k.later {
 		if l.value == text {
-			d.faultAt(position(n), path, quoteFor(n, text)+", which is not available in this version", l.instead)
+			d.faultAt(position(n), path, quoteFor(n, text), l.instead)
+			d.faults[len(d.faults)-1].Later = true
 			return
 		}
 	}
 	if !k.set(v, text, n.GetToken().Type) {
+		if _, text := n.(*ast.StringNode); v.Kind() == reflect.String && !text {
+			expected += ", in quotes"
+		}
 		d.faultAt(position(n), path, describe(n), expected)
 		return
 	}
@@ -47,8 +51,9 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 // The token type tells a quoted "5" from the number 5; UnknownType is taken
 // for whatever fits.
 func (k *key) set(v reflect.Value, text string, t token.Type) bool {
-	quoted := t == token.StringType || t == token.SingleQuoteType || t == token.DoubleQuoteType || t == token.LiteralType || t == token.FoldedType
-	textual := quoted || t == token.UnknownType
+	isText := slices.Contains([]token.Type{
+		token.StringType, token.SingleQuoteType, token.DoubleQuoteType, token.LiteralType, token.FoldedType,
+	}, t)
 	switch {
 	case v.Type() == bytesType:
 		b, err := hex.DecodeString(text)
@@ -69,7 +74,7 @@ func (k *key) set(v reflect.Value, text string, t token.Type) bool {
 		}
 		v.SetInt(n)
 	case v.Kind() == reflect.Bool:
-		if !textual && t != token.BoolType || quoted || text != "true" && text != "false" {
+		if isText || text != "true" && text != "false" {
 			return false
 		}
 		v.SetBool(text == "true")
@@ -81,9 +86,9 @@ func (k *key) set(v reflect.Value, text string, t token.Type) bool {
 		units := countUnits
 		if k.special != isCount {
 			units = nil
-			if quoted {
-				return false
-			}
+		}
+		if isText && units == nil {
+			return false
 		}
 		n, ok := parseUnits(text, units)
 		if !ok || !k.inLimits(n) {
@@ -91,7 +96,7 @@ func (k *key) set(v reflect.Value, text string, t token.Type) bool {
 		}
 		v.SetInt(n)
 	case v.Kind() == reflect.String:
-		if !textual || k.special == isPath && (text == "" || strings.ContainsRune(text, 0)) {
+		if !isText && t != token.UnknownType || k.special == isPath && (text == "" || strings.ContainsRune(text, 0)) {
 			return false
 		}
 		if k.enum != nil && !slices.Contains(k.enum, text) {
@@ -133,8 +138,8 @@ func parseUnits(text string, units []unit) (int64, bool) {
 			break
 		}
 	}
-	if text == "" || strings.Trim(text, "0123456789") != "" {
-		return 0, false
+	if text == "" || strings.Trim(text, "0123456789") != "" || text[0] == '0' && len(text) > 1 {
+		return 0, false // not 010 either, which is 8 to some
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n > math.MaxInt64/factor {
@@ -172,6 +177,8 @@ func (k *key) expectation(t reflect.Type) string {
 		return fmt.Sprintf("a whole number%s from %s to %s, such as \"64Ki\"", power, formatUnits(k.min, countUnits), formatUnits(k.max, countUnits))
 	case t.Kind() == reflect.Int:
 		return fmt.Sprintf("a whole number from %d to %d", k.min, k.max)
+	case t.Kind() == reflect.Slice && k.def != "":
+		return "a list, such as " + k.def
 	case t.Kind() == reflect.Slice:
 		return "a list"
 	case t.Kind() == reflect.Struct || t.Kind() == reflect.Pointer:

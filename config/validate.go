@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -20,9 +19,6 @@ func (v *validator) ok(path string) bool { return !v.bad[path] }
 func (v *validator) config(c *Config) {
 	v.listeners(c)
 	v.routes(c.Routes)
-	if c.Start.Probe && c.Start.ProbeTimeout > c.Drain.Timeout && v.ok("drain.timeout") && v.ok("start.probe_timeout") {
-		v.fault("start.probe_timeout", c.Start.ProbeTimeout.String(), "no more than drain.timeout")
-	}
 }
 
 // unique reports values that occur twice.
@@ -44,8 +40,4 @@ func (v *validator) set(path string) bool {
 	return ok
 }
 
-func isName(s string) bool {
-	return s != "" && len(s) <= 64 && !slices.ContainsFunc([]byte(s), func(b byte) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", rune(b))
-	})
-}
+func isName(s string) bool { return isWord(strings.ReplaceAll(s, ".", "-")) && len(s) <= 64 }

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -103,53 +102,6 @@ func (v *validator) protocols(l *Listener, path string) {
 	}
 }
 
-func (v *validator) tls(t *TLS, path string) {
-	if !v.ok(path) || !v.set(path) || !v.ok(path+".self_signed") || !v.ok(path+".certificates") {
-		return
-	}
-	switch {
-	case t.SelfSigned && len(t.Certificates) > 0:
-		v.fault(path+".certificates", "both self_signed and certificates", "one of them")
-	case !t.SelfSigned && len(t.Certificates) == 0:
-		v.fault(path, "no certificate", "self_signed: true or a list of certificates")
-	}
-	for i := range t.Certificates {
-		v.certificate(&t.Certificates[i], item(path+".certificates", i))
-	}
-}
-
-func (v *validator) certificate(c *Certificate, path string) {
-	cert, okCert := v.read(path+".cert", c.Cert)
-	key, okKey := v.read(path+".key", c.Key)
-	if !okCert || !okKey {
-		return
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		v.fault(path+".cert", err.Error(), "a matching certificate and key")
-		return
-	}
-	c.pair = pair
-}
-
-// read returns the content of the file that a key names and remembers it for
-// Hash and Payload.
-func (v *validator) read(path, file string) ([]byte, bool) {
-	if !v.ok(path) || !v.set(path) {
-		return nil, false
-	}
-	if b, ok := v.contents[file]; ok {
-		return b, true
-	}
-	b, err := v.files.read(file)
-	if err != nil {
-		v.fault(path, reason(err)+" "+quote(file), keyOf(pattern(path)).expected)
-		return nil, false
-	}
-	v.contents[file] = b
-	return b, true
-}
-
 // overlaps reports listeners that would bind the same socket.
 func (v *validator) overlaps(c *Config) {
 	type bound struct {
@@ -177,14 +129,15 @@ func (v *validator) overlaps(c *Config) {
 	}
 }
 
-// sameHost reports whether two hosts can't be bound on one port. All
-// addresses include each single one.
+// sameHost reports whether two hosts can't be bound on one port: all
+// addresses include each single one, and :: includes IPv4.
 func sameHost(a, b netip.Addr) bool {
-	switch {
-	case !a.IsValid() || !b.IsValid():
-		return true
-	case a.IsUnspecified() || b.IsUnspecified():
-		return a.Is6() == b.Is6() || a.Is6() && a.IsUnspecified() || b.Is6() && b.IsUnspecified()
+	a, b = a.Unmap(), b.Unmap()
+	for range 2 {
+		if !a.IsValid() || a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && b.Is4() {
+			return true
+		}
+		a, b = b, a
 	}
 	return a == b
 }

@@ -1,9 +1,10 @@
 package config
 
 import (
-	"errors"
-	"fmt"
+	"maps"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -62,14 +63,23 @@ func (v *validator) action(r *Route, path string) {
 	}
 }
 
+// framing are the header fields that say how the body is sent, which is
+// not for a configuration to say.
+var framing = []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
 func (v *validator) headers(headers map[string]string, path string) {
-	for name, value := range headers {
-		sub := join(path, name)
+	seen := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		sub, value := join(path, name), headers[name]
 		switch {
 		case !httpguts.ValidHeaderFieldName(name):
 			v.fault(sub, quote(name), "the name of a header field")
+		case slices.Contains(framing, http.CanonicalHeaderKey(name)):
+			v.fault(sub, quote(name), "a header field that the server does not set itself")
 		case !httpguts.ValidHeaderFieldValue(value):
 			v.fault(sub, quote(value), "the value of a header field, without line breaks")
+		default:
+			v.unique(seen, sub, http.CanonicalHeaderKey(name), "header field")
 		}
 	}
 }
@@ -78,10 +88,8 @@ func (v *validator) directory(dir, path string) {
 	if !v.ok(path) || !v.set(path) {
 		return
 	}
-	if err := v.files.isDir(dir); errors.Is(err, errNotDir) {
-		v.fault(path, "a file "+quote(dir), "the name of a directory")
-	} else if err != nil {
-		v.fault(path, reason(err)+" "+quote(dir), "the name of a directory")
+	if err := v.files.isDir(dir); err != nil {
+		v.fault(path, fileFault(err, dir), keyOf("routes[].files.root").expected)
 	}
 }
 
@@ -99,7 +107,7 @@ func (v *validator) upstreams(urls []string, path string) {
 		}
 		u, err := url.Parse(s)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-			v.fault(sub, fmt.Sprint(quote(s)), keyOf("routes[].proxy.upstreams").expected)
+			v.fault(sub, quote(s), keyOf("routes[].proxy.upstreams").expected)
 		}
 	}
 }
