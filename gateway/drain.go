@@ -1,0 +1,198 @@
+package gateway
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Cadence of the drain.
+const (
+	goodbyeTick = 50 * time.Millisecond // between two rounds of goodbyes
+	stopTick    = 10 * time.Millisecond // the same once the process is to end
+	closers     = 16                    // sessions closed at once
+)
+
+// session is one connection, as the drain sees it.
+type session interface {
+	// goodbye tells the client to go elsewhere with its next request. It does
+	// not wait for anything and is called once.
+	goodbye()
+	// finished reports whether closing the connection now would take nothing
+	// from the client. It is asked only after goodbye, from one goroutine;
+	// told is when that was, and hurry means that the process is to end.
+	finished(now, told time.Time, hurry bool) bool
+	// close ends the connection in order, as far as its protocol knows an
+	// order, and returns once the last packet is with the kernel.
+	close()
+}
+
+// drainer holds the sessions of a process and ends them when it is told to.
+// add and remove are safe for concurrent use; the rest belongs to the one
+// goroutine that drives it.
+type drainer struct {
+	now func() time.Time
+	log *zap.Logger
+
+	mu       sync.Mutex
+	sessions map[session]*time.Time // when its goodbye was said; nil = not yet
+	stopping bool                   // who comes now is told at once
+
+	until time.Time // goodbyes are to be said by then; zero = none
+	last  time.Time // round before this one
+}
+
+func newDrainer(log *zap.Logger) *drainer {
+	return &drainer{now: time.Now, log: log, sessions: map[session]*time.Time{}}
+}
+
+// add registers a connection that can be told goodbye.
+func (d *drainer) add(s session) {
+	d.mu.Lock()
+	var told *time.Time
+	if d.stopping {
+		now := d.now()
+		told = &now
+	}
+	d.sessions[s] = told
+	d.mu.Unlock()
+	if told != nil {
+		s.goodbye()
+	}
+}
+
+// remove forgets a connection that has ended.
+func (d *drainer) remove(s session) {
+	d.mu.Lock()
+	delete(d.sessions, s)
+	d.mu.Unlock()
+}
+
+func (d *drainer) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.sessions)
+}
+
+// spread starts the goodbyes, evenly over the window from now. Sessions that
+// come later are told within it, or at once when it is over.
+func (d *drainer) spread(window time.Duration) {
+	now := d.now()
+	d.last = now
+	d.until = now.Add(window)
+}
+
+// hold cancels the goodbyes that have not been said. What was said stays said.
+func (d *drainer) hold() { d.until = time.Time{} }
+
+// round says the goodbyes that are due and closes the sessions that are
+// finished.
+func (d *drainer) round() {
+	now := d.now()
+	for _, s := range d.due(now) {
+		s.goodbye()
+	}
+	d.last = now
+	closeAll(d.done(now))
+}
+
+// due picks the sessions whose turn it is and marks them as told.
+func (d *drainer) due(now time.Time) []session {
+	if d.until.IsZero() {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var waiting []session
+	for s, told := range d.sessions { // map order, so nobody is always the first
+		if told == nil {
+			waiting = append(waiting, s)
+		}
+	}
+	if left := d.until.Sub(d.last); left > 0 && now.Before(d.until) {
+		share := float64(now.Sub(d.last)) / float64(left)
+		waiting = waiting[:min(len(waiting), int(math.Ceil(share*float64(len(waiting)))))]
+	}
+	for _, s := range waiting {
+		d.sessions[s] = &now
+	}
+	return waiting
+}
+
+// done returns the sessions that were told and have nothing left to do.
+func (d *drainer) done(now time.Time) []session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []session
+	for s, told := range d.sessions {
+		if told != nil && s.finished(now, *told, d.stopping) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// stop says every goodbye at once, closes each session as soon as it is
+// finished, and all of them when the grace is nearly over, so that their last
+// packets are out when it ends. It returns when no session is left.
+func (d *drainer) stop(grace time.Duration, cancel <-chan struct{}) {
+	start := d.now()
+	deadline := start.Add(grace - min(grace/4, 500*time.Millisecond))
+	d.mu.Lock()
+	d.stopping = true
+	d.mu.Unlock()
+	d.until = start
+
+	tick := time.NewTicker(stopTick)
+	defer tick.Stop()
+	for {
+		d.round()
+		left := d.count()
+		if left == 0 {
+			return
+		}
+		if !d.now().Before(deadline) {
+			d.log.Info("closing connections that are still busy", zap.Int("connections", left))
+			d.closeRest()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-cancel:
+			d.closeRest()
+			return
+		}
+	}
+}
+
+// closeRest closes every session there is.
+func (d *drainer) closeRest() {
+	d.mu.Lock()
+	rest := make([]session, 0, len(d.sessions))
+	for s := range d.sessions {
+		rest = append(rest, s)
+	}
+	clear(d.sessions)
+	d.mu.Unlock()
+	closeAll(rest)
+}
+
+// closeAll closes the sessions, several at once, and waits for it.
+func closeAll(sessions []session) {
+	var wg sync.WaitGroup
+	next := make(chan session)
+	for range min(closers, len(sessions)) {
+		wg.Go(func() {
+			for s := range next {
+				s.close()
+			}
+		})
+	}
+	for _, s := range sessions {
+		next <- s
+	}
+	close(next)
+	wg.Wait()
+}

@@ -1,0 +1,209 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"go.uber.org/zap"
+)
+
+// abandonGrace is how long the goodbye may take when the context ends, which
+// says that nobody is left to ask for one.
+const abandonGrace = 2 * time.Second
+
+// host is the part of a worker that the gateway lives on.
+type host interface {
+	QUIC(name string) (*quic.Transport, error)
+	TCP(name string) (net.Listener, error)
+	TicketKeys() [][32]byte
+	Ready() error
+	Orders() <-chan order
+	Stopping() <-chan struct{}
+	Grace() time.Duration
+	Idle() <-chan struct{}
+	ReopenLogs() <-chan struct{}
+	Logger() *zap.Logger
+	// Track says what a QUIC connection speaks, by its context, and how to
+	// end it.
+	Track(conn context.Context, protocol string, close func())
+}
+
+// order says how the connections of a generation are to end that is no
+// longer current.
+type order struct {
+	goaway bool // tell the clients; otherwise hold
+	window time.Duration
+}
+
+// gateway is one running Serve.
+type gateway struct {
+	host   host
+	drain  *drainer
+	access *accessLog
+	log    *zap.Logger
+	quic   []*quicServer
+	tcp    []*tcpServer
+
+	accepting sync.WaitGroup
+	failed    chan error // of the goroutines that accept
+}
+
+// serve runs a gateway on h until it is stopped, idle after a drain, or ctx
+// ends.
+func serve(ctx context.Context, h host, id identity, o Options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	g := &gateway{host: h, log: h.Logger(), failed: make(chan error, 2*len(o.Listeners))}
+	g.drain = newDrainer(g.log)
+	var err error
+	if g.access, err = openAccessLog(o.AccessLog, id.Generation); err != nil {
+		return err
+	}
+	proxies := newProxyPool(g.log)
+	defer proxies.close()
+	routes, err := newRouter(o.Routes, routeEnv{identity: id, proxies: proxies})
+	if err != nil {
+		return errors.Join(err, g.closeAccess())
+	}
+	err = g.listen(ctx, &o, routes)
+	if err == nil {
+		err = h.Ready()
+	}
+	if err == nil {
+		err = g.run(ctx)
+	}
+	g.shut()
+	return errors.Join(err, g.closeAccess())
+}
+
+func (g *gateway) closeAccess() error {
+	if g.access == nil {
+		return nil
+	}
+	return g.access.close()
+}
+
+// listen starts to accept on all listeners.
+func (g *gateway) listen(ctx context.Context, o *Options, routes *router) error {
+	for i := range o.Listeners {
+		l := &o.Listeners[i]
+		var h http.Handler = &handler{listener: l, routes: routes, access: g.access, log: g.log}
+		if l.has(ProtocolHTTP3) {
+			if err := g.listenQUIC(ctx, l, h); err != nil {
+				return fmt.Errorf("listener %q: %w", l.Name, err)
+			}
+		}
+		if l.tcp() {
+			if err := g.listenTCP(l, h); err != nil {
+				return fmt.Errorf("listener %q: %w", l.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (g *gateway) listenQUIC(ctx context.Context, l *Listener, h http.Handler) error {
+	tr, err := g.host.QUIC(l.Name)
+	if err != nil {
+		return err
+	}
+	q := &quicServer{handler: h, drain: g.drain, log: g.log, track: g.host.Track}
+	if err := listenQUIC(tr, l, q, g.host.TicketKeys()); err != nil {
+		return err
+	}
+	g.quic = append(g.quic, q)
+	g.accept(l.Name, func() error { return q.serve(ctx) })
+	return nil
+}
+
+func (g *gateway) listenTCP(l *Listener, h http.Handler) error {
+	certs, err := certificates(l)
+	if err != nil {
+		return err
+	}
+	ln, err := g.host.TCP(l.Name)
+	if err != nil {
+		return err
+	}
+	t := newTCPServer(l, h, g.drain, g.log)
+	g.tcp = append(g.tcp, t)
+	conf := tlsConfig(certs, g.host.TicketKeys(), tcpProtocols(l))
+	g.accept(l.Name, func() error { return t.serve(ln, conf) })
+	return nil
+}
+
+func (g *gateway) accept(name string, serve func() error) {
+	g.accepting.Go(func() {
+		if err := serve(); err != nil {
+			g.failed <- fmt.Errorf("accept on listener %q: %w", name, err)
+		}
+	})
+}
+
+// run does what the supervisor orders until there is nothing left to do.
+func (g *gateway) run(ctx context.Context) error {
+	var tick <-chan time.Time
+	var ticker *time.Ticker
+	defer func() {
+		if ticker != nil {
+			ticker.Stop()
+		}
+	}()
+	for {
+		select {
+		case o := <-g.host.Orders():
+			if !o.goaway {
+				g.drain.hold()
+				continue
+			}
+			g.drain.spread(o.window)
+			if ticker == nil {
+				ticker = time.NewTicker(goodbyeTick)
+				tick = ticker.C
+			}
+		case <-tick:
+			g.drain.round()
+		case <-g.host.ReopenLogs():
+			g.reopenLogs()
+		case <-g.host.Idle():
+			return nil
+		case <-g.host.Stopping():
+			g.drain.stop(g.host.Grace(), ctx.Done())
+			return nil
+		case <-ctx.Done():
+			g.drain.stop(abandonGrace, nil)
+			return nil
+		case err := <-g.failed:
+			g.drain.stop(abandonGrace, nil)
+			return err
+		}
+	}
+}
+
+func (g *gateway) reopenLogs() {
+	if g.access == nil {
+		return
+	}
+	if err := g.access.reopen(); err != nil {
+		g.log.Error("access log goes on under its old name", zap.Error(err))
+	}
+}
+
+// shut ends the listeners, after the connections: closing the listener of a
+// transport refuses handshakes that are under way.
+func (g *gateway) shut() {
+	for _, t := range g.tcp {
+		t.close()
+	}
+	for _, q := range g.quic {
+		_ = q.listener.Close() // it has no error to tell
+	}
+	g.accepting.Wait()
+}

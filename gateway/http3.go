@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+	"go.uber.org/zap"
+)
+
+// How long an HTTP/3 connection must have been quiet before it is closed
+// after its goodbye, on top of what its round-trip time asks for.
+const (
+	quietHurried = 50 * time.Millisecond // when the process is to end
+	quietAtEase  = 2 * time.Second       // otherwise
+	// goodbyeRest is the least time from GOAWAY to CONNECTION_CLOSE, so that
+	// a request which crossed the GOAWAY is rejected (and repeated by the
+	// client elsewhere) rather than cut off.
+	goodbyeRest = time.Second
+)
+
+// maxHeaderBytes bounds the header section of a request. It is a constant
+// because clients remember it with their 0-RTT tickets: a later generation
+// must not know a smaller one (RFC 9114, section 7.2.4.2).
+const maxHeaderBytes = http.DefaultMaxHeaderBytes
+
+// quicServer serves HTTP/3 on one transport.
+type quicServer struct {
+	listener *quic.EarlyListener
+	handler  http.Handler
+	drain    *drainer
+	log      *zap.Logger
+	// track tells the worker what a connection speaks and how to end it.
+	track func(conn context.Context, protocol string, close func())
+}
+
+// listenQUIC starts to listen on the transport; serve accepts.
+func listenQUIC(tr *quic.Transport, l *Listener, server *quicServer, keys [][32]byte) error {
+	certs, err := certificates(l)
+	if err != nil {
+		return err
+	}
+	if l.QUIC.AlwaysRetry {
+		tr.VerifySourceAddress = func(net.Addr) bool { return true }
+	}
+	server.listener, err = tr.ListenEarly(
+		http3.ConfigureTLSConfig(tlsConfig(certs, keys, []string{ProtocolHTTP3})),
+		&quic.Config{
+			MaxIdleTimeout:     l.QUIC.IdleTimeout,
+			KeepAlivePeriod:    l.QUIC.KeepAlive,
+			MaxIncomingStreams: int64(l.QUIC.MaxIncomingStreams),
+			Allow0RTT:          l.QUIC.Allow0RTT,
+		})
+	return err
+}
+
+// serve accepts until the listener is closed or ctx ends.
+func (q *quicServer) serve(ctx context.Context) error {
+	for {
+		conn, err := q.listener.Accept(ctx)
+		if err != nil {
+			if errors.Is(err, quic.ErrServerClosed) || ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		go q.serveConn(conn)
+	}
+}
+
+// serveConn serves one connection until it is over. Each has an http3.Server
+// of its own, because GOAWAY is a matter of the server there and a matter of
+// the connection here.
+func (q *quicServer) serveConn(conn *quic.Conn) {
+	s := &http3Session{conn: conn}
+	s.server = &http3.Server{
+		Handler:        q.handler,
+		MaxHeaderBytes: maxHeaderBytes,
+		Logger:         slog.New(slog.DiscardHandler),
+		ConnContext: func(ctx context.Context, _ *quic.Conn) context.Context {
+			q.drain.add(s) // the server counts the connection from here on, so it can be told
+			return withTraffic(ctx, &s.traffic)
+		},
+	}
+	if q.track != nil {
+		q.track(conn.Context(), ProtocolHTTP3, s.close)
+	}
+	err := s.server.ServeQUICConn(conn)
+	q.drain.remove(s)
+	s.close()
+	if err != nil {
+		q.log.Debug("connection ended", zap.String("remote", conn.RemoteAddr().String()), zap.Error(err))
+	}
+}
+
+// http3Session is a connection that speaks HTTP/3.
+type http3Session struct {
+	traffic
+	conn   *quic.Conn
+	server *http3.Server
+
+	packets   uint64    // sent and received when last looked at
+	quietFrom time.Time // since when that number is the same
+}
+
+// goodbye sends GOAWAY with the first request that will not be served
+// (RFC 9114, section 5.2). Later ones are reset with H3_REQUEST_REJECTED,
+// which tells the client that it may repeat them.
+func (s *http3Session) goodbye() {
+	s.leaving.Store(true)
+	go func() { _ = s.server.Shutdown(context.WithoutCancel(s.conn.Context())) }() // returns when the connection is over
+}
+
+// finished reports whether no request is being answered and no packet has
+// been sent or received for so long that whatever was sent has arrived: data
+// in flight that is not acknowledged would be sent again within that time
+// (RFC 9002, section 6.2).
+func (s *http3Session) finished(now, told time.Time, hurry bool) bool {
+	if s.requests.Load() > 0 {
+		s.quietFrom = time.Time{}
+		return false
+	}
+	stats := s.conn.ConnectionStats()
+	if packets := stats.PacketsSent + stats.PacketsReceived; s.quietFrom.IsZero() || packets != s.packets {
+		s.packets, s.quietFrom = packets, now
+		return false
+	}
+	pto := stats.SmoothedRTT + 4*stats.MeanDeviation
+	quiet, rest := quietAtEase, goodbyeRest
+	if hurry {
+		quiet, rest = quietHurried, 0
+	}
+	return now.Sub(s.quietFrom) >= quiet+2*pto && now.Sub(told) >= rest+2*pto
+}
+
+// close sends CONNECTION_CLOSE with H3_NO_ERROR.
+func (s *http3Session) close() {
+	_ = s.conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+}
