@@ -1,0 +1,51 @@
+package packetqueue
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewDoorbell returns a new eventfd, non-blocking and close-on-exec. The caller
+// owns it and keeps the *os.File reachable for as long as its number is in use
+// anywhere. The consumer registers it in its epoll with EPOLLIN and EPOLLET and
+// never reads it: each ring is an edge of its own.
+func NewDoorbell() (*os.File, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create doorbell: %w", os.NewSyscallError("eventfd2", err))
+	}
+	return os.NewFile(uintptr(fd), "doorbell"), nil
+}
+
+// Ring wakes the consumer that sleeps on the doorbell f.
+func Ring(f *os.File) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("ring doorbell: %w", err)
+	}
+	var ringErr error
+	if err := conn.Control(func(fd uintptr) { ringErr = RingFD(int(fd)) }); err != nil {
+		return fmt.Errorf("ring doorbell: %w", err)
+	}
+	return ringErr
+}
+
+// RingFD is Ring for the packet path: one write(2), no allocation. The caller
+// keeps the descriptor open meanwhile.
+func RingFD(fd int) error {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	for {
+		_, err := unix.Write(fd, one[:])
+		switch {
+		case err == nil || errors.Is(err, unix.EAGAIN): // a full counter is readable, so the consumer is woken
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("ring doorbell: %w", os.NewSyscallError("write", err))
+		}
+	}
+}
