@@ -4,13 +4,15 @@
 set -eu
 time=${1:-20s}
 cd "$(dirname "$0")/.."
+# shellcheck disable=SC2016 # $2 is for awk
+targets=$(git ls-files '*_test.go' |
+	xargs awk '/^func Fuzz/ { sub(/\(.*/, "", $2); print FILENAME ":" $2 }')
 count=0
-for file in $(git ls-files '*_test.go'); do
-	for target in $(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$file"); do
-		package=./$(dirname "$file")
-		echo "fuzz $package $target for $time"
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$package"
-		count=$((count + 1))
-	done
+for entry in $targets; do
+	package=./$(dirname "${entry%%:*}")
+	target=${entry##*:}
+	echo "fuzz $package $target for $time"
+	go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "$package"
+	count=$((count + 1))
 done
 echo "$count fuzz targets, no finding"
