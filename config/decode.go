@@ -27,6 +27,7 @@ type decoder struct {
 	at     map[string]place // where the value of each path is; of absent ones, nothing
 	bad    map[string]bool  // paths that have a fault already
 	alias  map[string]ast.Node
+	odd    map[string]bool // paths of mappings that have an unknown key
 	open   map[string]bool // aliases being followed
 	nodes  int
 }
@@ -34,7 +35,7 @@ type decoder struct {
 func newDecoder(file, base string) *decoder {
 	return &decoder{
 		file: file, base: base,
-		at: map[string]place{}, bad: map[string]bool{}, alias: map[string]ast.Node{}, open: map[string]bool{},
+		at: map[string]place{}, bad: map[string]bool{}, alias: map[string]ast.Node{}, odd: map[string]bool{}, open: map[string]bool{},
 	}
 }
 
@@ -195,6 +196,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, path string) {
 			continue
 		}
 		meant[d.unknown(e, sub, v.Type())] = true
+		d.odd[path] = true
 	}
 	for _, name := range fieldNames(v.Type()) {
 		k := keyOf(join(pattern(path), name))
@@ -234,6 +236,9 @@ func (d *decoder) unknown(e *ast.MappingValueNode, path string, t reflect.Type) 
 
 // dictionary decodes a mapping of names that the user chooses.
 func (d *decoder) dictionary(n ast.Node, v reflect.Value, path string) {
+	if _, null := n.(*ast.NullNode); null {
+		return
+	}
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
 		d.faultAt(position(n), path, describe(n), "a mapping from names to values")

@@ -14,3 +14,5 @@
 // The package starts no goroutine and keeps no state. A Config is not written
 // to after it is returned and may be shared.
 package config
+
+//go:generate go test -run Golden -update .

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -77,7 +79,10 @@ func syntax(name string, data []byte) (body ast.Node, err error) {
 	if len(data) > maxFile {
 		return nil, Errors{{File: name, Found: fmt.Sprintf("%d bytes", len(data)), Expected: fmt.Sprintf("at most %d", maxFile)}}
 	}
-	tokens := lexer.Tokenize(string(data))
+	if at, ok := notUTF8(data); ok {
+		return nil, Errors{{File: name, Line: at.line, Column: at.column, Found: "bytes that are no UTF-8", Expected: "YAML in UTF-8"}}
+	}
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(data), "\ufeff"))
 	if at, deep := tooDeep(tokens); deep {
 		return nil, Errors{{File: name, Line: at.line, Column: at.column, Found: "values nested too deeply", Expected: fmt.Sprintf("at most %d levels", maxDepth)}}
 	}
@@ -101,6 +106,26 @@ func syntax(name string, data []byte) (body ast.Node, err error) {
 		body = doc.Body
 	}
 	return body, nil
+}
+
+// notUTF8 looks for the first byte that is not part of a character.
+func notUTF8(data []byte) (place, bool) {
+	if utf8.Valid(data) {
+		return place{}, false
+	}
+	at := place{1, 1}
+	for len(data) > 0 {
+		r, size := utf8.DecodeRune(data)
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		at.column++
+		if r == '\n' {
+			at = place{at.line + 1, 1}
+		}
+		data = data[size:]
+	}
+	return at, true
 }
 
 // maxDepth bounds how deep values may be nested. The parser recurses, and

@@ -156,17 +156,13 @@ func (k *key) expectation(t reflect.Type) string {
 	if k.enum != nil && t.Kind() == reflect.String {
 		return enumerate(k.enum, "or")
 	}
-	prefix := ""
-	if k.zero {
-		prefix = "0 or "
-	}
 	power := ""
 	if k.power2 {
 		power = ", a power of two,"
 	}
 	switch {
 	case t == durationType:
-		return prefix + fmt.Sprintf("a duration from %s to %s, such as \"30s\"", formatDuration(k.min), formatDuration(k.max))
+		return k.zeroOr() + fmt.Sprintf("a duration from %s to %s, such as \"30s\"", formatDuration(k.min), formatDuration(k.max))
 	case t == sizeType:
 		return fmt.Sprintf("a size%s from %s to %s, such as \"1MiB\"", power, formatUnits(k.min, sizeUnits), formatUnits(k.max, sizeUnits))
 	case t.Kind() == reflect.Bool:

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -38,8 +39,10 @@ func (v *validator) routePath(p, path string) {
 	}
 }
 
+// actions are the keys of a route that say what answers.
+var actions = []string{"respond", "files", "proxy", "whoami", "speedtest"}
+
 func (v *validator) action(r *Route, path string) {
-	actions := []string{"respond", "files", "proxy", "whoami", "speedtest"}
 	var have []string
 	for _, a := range actions {
 		if v.set(path + "." + a) {
@@ -47,6 +50,7 @@ func (v *validator) action(r *Route, path string) {
 		}
 	}
 	switch {
+	case len(have) == 0 && v.odd[path]: // the unknown key may be meant as one
 	case len(have) == 0:
 		v.fault(path, "a route without an action", "exactly one of "+enumerate(actions, "and"))
 	case len(have) > 1:
@@ -105,9 +109,25 @@ func (v *validator) upstreams(urls []string, path string) {
 		if !v.ok(sub) {
 			continue
 		}
-		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-			v.fault(sub, quote(s), keyOf("routes[].proxy.upstreams").expected)
+		expected := keyOf("routes[].proxy.upstreams").expected
+		switch {
+		case strings.Contains(s, "@"):
+			v.fault(sub, "a URL with a user name", expected) // not quoted: it may hold a password
+		case !isUpstream(s):
+			v.fault(sub, quote(s), expected)
 		}
 	}
+}
+
+func isUpstream(s string) bool {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return false
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return false
+		}
+	}
+	return u.RawQuery == "" && u.Fragment == ""
 }
