@@ -74,14 +74,14 @@ func (c *checker) admission(a *Admission) {
 // place is where an entry was seen.
 type place struct {
 	bucket uint64
-	entry  int
+	entry  uint
 	meta   meta
 }
 
 func (c *checker) table(t *Table) {
 	seen := make(map[key]place)
 	shakes := int64(0)
-	t.each(0, t.entries, func(at uint64, b *bucket, i int) {
+	t.each(0, t.entries, func(at uint64, b *bucket, i uint) {
 		m, k := b.meta(i), b.key(i)
 		if m.state() == stateFree || b.meta(i) != m {
 			return
@@ -96,11 +96,12 @@ func (c *checker) table(t *Table) {
 		if m.handshaking() {
 			shakes++
 		}
-		if _, ok := connid.FromWords(k); !ok {
+		if _, ok := connid.FromWords([3]uint64{k.w0, k.w1, k.w2}); !ok {
 			c.fault("table: bucket %d entry %d: key is no connection ID", at, i)
 			return
 		}
-		if b0, b1, tag := t.split(t.key.sum((*[3]uint64)(&k))); at != b0 && at != b1 || m&metaTag != tag {
+		h := t.hash(k)
+		if b0, b1 := t.pair(h); at != b0 && at != b1 || m&metaTag != tagOf(h) {
 			c.fault("table: bucket %d entry %d: key does not belong here", at, i)
 		}
 		if o, twice := seen[k]; twice && t.holds(o, k) && t.holds(place{at, i, m}, k) {

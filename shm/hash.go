@@ -3,7 +3,7 @@ package shm
 import "math/bits"
 
 // sipKey is the state of SipHash after taking in its key.
-type sipKey [4]uint64
+type sipKey struct{ v0, v1, v2, v3 uint64 }
 
 func newSipKey(k0, k1 uint64) sipKey {
 	return sipKey{
@@ -14,28 +14,27 @@ func newSipKey(k0, k1 uint64) sipKey {
 	}
 }
 
-// sum is SipHash-1-3 of the 24 bytes in w. Only additions, rotations and
-// exclusive ors of 64-bit words, no loop and no table, so an eBPF program can
-// compute it too. The key is what keeps clients, who choose some of the
-// connection IDs, from choosing their buckets.
-func (k *sipKey) sum(w *[3]uint64) uint64 {
-	v0, v1, v2, v3 := k[0], k[1], k[2], k[3]
+// sum is SipHash-1-3 over three words. The block that gives a message its length
+// is left out: every message is three words long, and the first of them begins
+// with the length of the connection ID.
+//
+// Only additions, rotations and exclusive ors of 64-bit words, no loop and no
+// table, so an eBPF program can compute it too. The key is what keeps clients,
+// who choose some of the connection IDs, from choosing their buckets.
+func (k *sipKey) sum(w0, w1, w2 uint64) uint64 {
+	v0, v1, v2, v3 := k.v0, k.v1, k.v2, k.v3
 
-	v3 ^= w[0]
+	v3 ^= w0
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
-	v0 ^= w[0]
+	v0 ^= w0
 
-	v3 ^= w[1]
+	v3 ^= w1
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
-	v0 ^= w[1]
+	v0 ^= w1
 
-	v3 ^= w[2]
+	v3 ^= w2
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
-	v0 ^= w[2]
-
-	v3 ^= sipTail
-	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
-	v0 ^= sipTail
+	v0 ^= w2
 
 	v2 ^= 0xff
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
@@ -43,9 +42,6 @@ func (k *sipKey) sum(w *[3]uint64) uint64 {
 	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
 	return v0 ^ v1 ^ v2 ^ v3
 }
-
-// sipTail is the last block of a 24-byte message: its length and no bytes.
-const sipTail = keyBytes << 56
 
 func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v0 += v1

@@ -128,12 +128,14 @@ func (c *claim) present() (Owner, bool) {
 // choose picks the entry to claim and returns its bucket, place and meta word.
 // With over set only entries of handshakes may be taken, so that there are not
 // more of them afterwards.
-func (c *claim) choose(over bool) (at uint64, i int, m meta, err error) {
+func (c *claim) choose(over bool) (at uint64, i uint, m meta, err error) {
 	t := c.table
 	var best [2]candidate
 	for n, at := range c.spot.b {
 		b := t.bucket(at)
-		for i := range bucketEntries {
+		best[n].rank = rankKeep
+		for j := range uint(bucketEntries) {
+			i := (c.spot.first + j) % bucketEntries
 			m := b.meta(i)
 			best[n].consider(i, m, t.rank(m, over, c.now), m.epoch().age(c.now))
 		}
@@ -173,42 +175,52 @@ func (t *Table) rank(m meta, over bool, now Epoch) int {
 	return rankKeep
 }
 
-// candidate is the best entry of a bucket so far. The zero candidate is none.
+// candidate is the best entry of a bucket so far.
 type candidate struct {
-	rank, place int
-	age         uint16
-	meta        meta
-	any         bool
-	room        int // entries that are free or gone
+	rank  int
+	place uint
+	age   uint16
+	meta  meta
+	room  int // entries that are free or gone
 }
 
-func (d *candidate) consider(i int, m meta, rank int, age uint16) {
+func (d *candidate) consider(i uint, m meta, rank int, age uint16) {
 	if rank <= rankGone {
 		d.room++
 	}
-	if !d.any || rank < d.rank || rank == d.rank && rank == rankHandshaking && age > d.age {
-		d.rank, d.place, d.meta, d.age, d.any = rank, i, m, age, true
+	if rank < d.rank || rank == d.rank && rank == rankHandshaking && age > d.age {
+		d.rank, d.place, d.meta, d.age = rank, i, m, age
 	}
 }
 
-// before reports whether the entry of d is to be taken rather than that of e.
-// Of two buckets with room the emptier one is filled: that is what lets a table
-// without displacement fill up evenly.
+// ample is the room in a first bucket that makes a look at the second one
+// unnecessary.
+const ample = 3
+
+// before reports whether the entry of d, in the second bucket, is to be taken
+// rather than that of e. While there is ample room keys go to their first bucket,
+// where a look-up finds them first. Beyond that the emptier one is filled: that
+// is what lets a table without displacement fill up evenly.
 func (d *candidate) before(e *candidate) bool {
-	if d.room != e.room {
+	switch {
+	case e.room >= ample:
+		return false
+	case d.room != e.room:
 		return d.room > e.room
+	case d.rank != e.rank:
+		return d.rank < e.rank
 	}
-	return d.rank < e.rank || d.rank == e.rank && d.rank == rankHandshaking && d.age > e.age
+	return d.rank == rankHandshaking && d.age > e.age
 }
 
 // writeKey stores the key into the entry claimed as mine. A process that was
 // given up for dead while it was stopped here may find its entry in other hands:
 // so it looks at the claim before each word, and a word goes in by
 // compare-and-swap against what was there when it was claimed.
-func (c *claim) writeKey(b *bucket, i int, mine meta) bool {
-	old := b.key(i)
-	for w, k := range c.spot.key {
-		if b.meta(i) != mine || !atomic.CompareAndSwapUint64(b.keyWord(i, w), old[w], k) {
+func (c *claim) writeKey(b *bucket, i uint, mine meta) bool {
+	k, old := c.spot.key, b.key(i)
+	for w, step := range [...]struct{ old, new uint64 }{{old.w0, k.w0}, {old.w1, k.w1}, {old.w2, k.w2}} {
+		if b.meta(i) != mine || !b.swapKey(i, w, step.old, step.new) {
 			return false
 		}
 		if w == 0 {
@@ -227,7 +239,7 @@ func (c *claim) writeKey(b *bucket, i int, mine meta) bool {
 // is removed by compare-and-swap, after which its own commit fails. Which of two
 // removes the other is settled by their place, so that one of them gets on; a
 // rival that outranks the claim and does not move is taken for stopped.
-func (c *claim) commit(at uint64, i int, mine meta) bool {
+func (c *claim) commit(at uint64, i uint, mine meta) bool {
 	t := c.table
 	b := t.bucket(at)
 	if !b.cas(i, mine, mine|metaTentative) {
@@ -262,11 +274,11 @@ func (c *claim) commit(at uint64, i int, mine meta) bool {
 // what is dead or expired and tentative ones of lower rank, or with force of any
 // rank. It reports whether it saw a rival at all, and whether a live one is
 // committed, so that the claim is lost.
-func (c *claim) rivals(at uint64, i int, force bool) (rival, lost bool) {
+func (c *claim) rivals(at uint64, i uint, force bool) (rival, lost bool) {
 	t := c.table
 	for _, rat := range c.spot.b {
 		b := t.bucket(rat)
-		for ri := range bucketEntries {
+		for ri := range uint(bucketEntries) {
 			m := b.meta(ri)
 			if m&metaTag != c.spot.tag || rat == at && ri == i || !m.committed() && !m.tentative() || b.key(ri) != c.spot.key {
 				continue
@@ -285,7 +297,7 @@ func (c *claim) rivals(at uint64, i int, force bool) (rival, lost bool) {
 }
 
 // free empties an entry if it still holds m.
-func (t *Table) free(b *bucket, i int, m meta) bool {
+func (t *Table) free(b *bucket, i uint, m meta) bool {
 	if !b.cas(i, m, 0) {
 		return false
 	}

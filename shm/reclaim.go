@@ -18,7 +18,7 @@ func (t *Table) RemoveAll(o Owner) int {
 	if !ok {
 		return 0
 	}
-	t.each(0, t.entries, func(_ uint64, b *bucket, i int) {
+	t.each(0, t.entries, func(_ uint64, b *bucket, i uint) {
 		for m := b.meta(i); m.state() != stateFree && m.owner() == mine; m = b.meta(i) {
 			t.reach(fpSweep)
 			if b.cas(i, m, 0) {
@@ -56,7 +56,7 @@ func (t *Table) Sweep(from, n int, now Epoch, limits Limits) (next, freed int) {
 	next &^= bucketEntries - 1
 	p := &t.sweep
 	p.begin(t, from)
-	t.each(from, next, func(_ uint64, b *bucket, i int) {
+	t.each(from, next, func(_ uint64, b *bucket, i uint) {
 		m := b.meta(i)
 		if m.state() == stateFree {
 			return
@@ -106,7 +106,7 @@ func (t *Table) expired(m meta, now Epoch) bool {
 
 // each calls fn for every entry from from up to to on pages that were ever in
 // use. Both are multiples of bucketEntries.
-func (t *Table) each(from, to int, fn func(at uint64, b *bucket, i int)) {
+func (t *Table) each(from, to int, fn func(at uint64, b *bucket, i uint)) {
 	const perPage = pageBytes / bucketBytes
 	for at := uint64(from / bucketEntries); at < uint64(to/bucketEntries); {
 		if !t.pageTouched(at) {
@@ -114,7 +114,7 @@ func (t *Table) each(from, to int, fn func(at uint64, b *bucket, i int)) {
 			continue
 		}
 		b := t.bucket(at)
-		for i := range bucketEntries {
+		for i := range uint(bucketEntries) {
 			fn(at, b, i)
 		}
 		at++

@@ -52,14 +52,20 @@ type Usage struct {
 
 type (
 	bucket [bucketBytes / 8]uint64
-	key    [3]uint64
+	key    struct{ w0, w1, w2 uint64 } // as connid.ID.Words gives them
 )
+
+func keyOf(id connid.ID) key {
+	w := id.Words()
+	return key{w[0], w[1], w[2]}
+}
 
 // spot is everything that follows from a connection ID and the secret.
 type spot struct {
-	key key
-	tag meta // in its place
-	b   [2]uint64
+	key   key
+	tag   meta // in its place
+	b     [2]uint64
+	first uint // entry of a bucket where the key is put if there is a choice
 }
 
 func (t *Table) init(v mem.View, g Geometry, secret [16]byte, dir *Directory) {
@@ -76,25 +82,28 @@ func (t *Table) init(v mem.View, g Geometry, secret [16]byte, dir *Directory) {
 
 // Hash returns the keyed hash of id: SipHash-1-3 of its words. It is the same in
 // all processes, and clients cannot predict it.
-func (t *Table) Hash(id connid.ID) uint64 {
-	w := id.Words()
-	return t.key.sum(&w)
-}
+func (t *Table) Hash(id connid.ID) uint64 { return t.hash(keyOf(id)) }
 
-// split returns the two buckets and the tag of a hash. The buckets differ.
-func (t *Table) split(h uint64) (b0, b1 uint64, tag meta) {
-	b0 = h & t.mask
-	b1 = h >> 26 & t.mask
+func (t *Table) hash(k key) uint64 { return t.key.sum(k.w0, k.w1, k.w2) }
+
+// The bits of a hash: 63-52 tag, 51-49 first entry to try, 25-0 first bucket,
+// 51-26 second bucket. Buckets of a hash differ.
+func tagOf(h uint64) meta   { return meta(h >> 52 << 16) }
+func firstOf(h uint64) uint { return uint(h>>49) % bucketEntries }
+
+func (t *Table) pair(h uint64) (b0, b1 uint64) {
+	b0, b1 = h&t.mask, h>>26&t.mask
 	if b1 == b0 {
 		b1 ^= 1
 	}
-	return b0, b1, meta(h >> 52 << 16)
+	return b0, b1
 }
 
 func (t *Table) spot(id connid.ID) spot {
-	s := spot{key: id.Words()}
-	s.b[0], s.b[1], s.tag = t.split(t.key.sum((*[3]uint64)(&s.key)))
-	return s
+	k := keyOf(id)
+	h := t.hash(k)
+	b0, b1 := t.pair(h)
+	return spot{key: k, tag: tagOf(h), b: [2]uint64{b0, b1}, first: firstOf(h)}
 }
 
 // bucket returns bucket i, which is at most mask.
@@ -102,66 +111,81 @@ func (t *Table) bucket(i uint64) *bucket {
 	return (*bucket)(t.buckets[i*(bucketBytes/8):])
 }
 
-func (b *bucket) meta(i int) meta { return meta(atomic.LoadUint64(&b[i&(bucketEntries-1)])) }
+func (b *bucket) meta(i uint) meta { return meta(atomic.LoadUint64(&b[i%bucketEntries])) }
 
-func (b *bucket) cas(i int, old, m meta) bool {
-	return atomic.CompareAndSwapUint64(&b[i&(bucketEntries-1)], uint64(old), uint64(m))
+func (b *bucket) cas(i uint, old, m meta) bool {
+	return atomic.CompareAndSwapUint64(&b[i%bucketEntries], uint64(old), uint64(m))
 }
 
-func (b *bucket) keyWord(i, w int) *uint64 {
-	return &b[bucketKeys/8+(i&(bucketEntries-1))*3+w]
+func (b *bucket) key(i uint) key {
+	w := (*[3]uint64)(b[bucketKeys/8+i%bucketEntries*3:])
+	return key{atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[1]), atomic.LoadUint64(&w[2])}
 }
 
-func (b *bucket) key(i int) key {
-	return key{
-		atomic.LoadUint64(b.keyWord(i, 0)),
-		atomic.LoadUint64(b.keyWord(i, 1)),
-		atomic.LoadUint64(b.keyWord(i, 2)),
-	}
+// swapKey replaces word w of key i.
+func (b *bucket) swapKey(i uint, w int, old, k uint64) bool {
+	return atomic.CompareAndSwapUint64(&b[bucketKeys/8+i%bucketEntries*3+uint(w)], old, k)
 }
 
 // Lookup returns the live owner of id and notes that the entry was used at now.
 // It takes no lock and does not allocate.
+//
+// Most keys are in the entry where they would be put first; that one is tried
+// before all others, and its key is fetched along with its meta word.
 func (t *Table) Lookup(id connid.ID, now Epoch) (Hit, bool) {
-	k := key(id.Words())
-	b0, b1, tag := t.split(t.key.sum((*[3]uint64)(&k)))
-	if hit, ok := t.probe(b0, &k, tag, now); ok {
-		return hit, true
+	k := keyOf(id)
+	h := t.hash(k)
+	b, i := t.bucket(h&t.mask), firstOf(h)
+	m := b.meta(i)
+	if m&(metaCommitted|metaTag) == tagOf(h)|metaCommitted && b.key(i) == k {
+		if hit, ok := t.hit(b, i, m, now); ok {
+			return hit, true
+		}
 	}
-	return t.probe(b1, &k, tag, now)
+	return t.probe(k, h, now)
 }
 
-func (t *Table) probe(at uint64, k *key, tag meta, now Epoch) (Hit, bool) {
-	b := t.bucket(at)
-	want := tag | metaCommitted
-	for i := range bucketEntries {
-		m := meta(atomic.LoadUint64(&b[i]))
-		if m&(metaCommitted|metaTag) != want {
-			continue
+// probe is the whole of a look-up, for keys that are not where they were put
+// first.
+func (t *Table) probe(k key, h uint64, now Epoch) (Hit, bool) {
+	b0, b1 := t.pair(h)
+	want := tagOf(h) | metaCommitted
+	for _, b := range [...]*bucket{t.bucket(b0), t.bucket(b1)} {
+		for i := range uint(bucketEntries) {
+			m := b.meta(i)
+			if m&(metaCommitted|metaTag) != want || b.key(i) != k {
+				continue
+			}
+			if hit, ok := t.hit(b, i, m, now); ok {
+				return hit, true
+			}
 		}
-		if b.key(i) != *k {
-			continue
-		}
-		// The key may have been replaced while it was read. Then the meta word
-		// was, too: only its epoch may have moved.
-		if (meta(atomic.LoadUint64(&b[i]))^m)&^metaEpoch != 0 {
-			continue
-		}
-		o, ok := t.dir.AliveRoute(m.slot(), m.low())
-		if !ok {
-			continue
-		}
-		t.refresh(b, i, m, now)
-		return Hit{Owner: o, Kind: m.kind()}, true
 	}
 	return Hit{}, false
+}
+
+// hit turns an entry whose key matched into what a look-up returns, if it still
+// holds m, its epoch aside: the key may have been replaced while it was read, and
+// then the meta word was, too.
+func (t *Table) hit(b *bucket, i uint, m meta, now Epoch) (Hit, bool) {
+	if (b.meta(i)^m)&^metaEpoch != 0 {
+		return Hit{}, false
+	}
+	o, ok := t.dir.AliveRoute(m.slot(), m.low())
+	if !ok {
+		return Hit{}, false
+	}
+	if m.epoch() != now {
+		t.refresh(b, i, m, now)
+	}
+	return Hit{Owner: o, Kind: m.kind()}, true
 }
 
 // refresh stores the epoch if it moved on, which is once a second at most, so
 // that the line stays shared between its readers. A reader whose clock lags by a
 // second does not set it back. If the entry changed meanwhile, somebody else has
 // said something newer.
-func (t *Table) refresh(b *bucket, i int, m meta, now Epoch) {
+func (t *Table) refresh(b *bucket, i uint, m meta, now Epoch) {
 	if d := now - m.epoch(); d != 0 && d != 1<<16-1 {
 		b.cas(i, m, m.at(now))
 	}
@@ -202,10 +226,10 @@ func (t *Table) Remove(id connid.ID, o Owner) bool {
 }
 
 // find returns the first entry with the key of s whose meta word is wanted.
-func (t *Table) find(s *spot, wanted func(meta) bool) (*bucket, int, meta, bool) {
+func (t *Table) find(s *spot, wanted func(meta) bool) (*bucket, uint, meta, bool) {
 	for _, at := range s.b {
 		b := t.bucket(at)
-		for i := range bucketEntries {
+		for i := range uint(bucketEntries) {
 			m := b.meta(i)
 			if m&metaTag == s.tag && wanted(m) && b.key(i) == s.key && (b.meta(i)^m)&^metaEpoch == 0 {
 				return b, i, m, true
