@@ -167,7 +167,7 @@ func (l *Ledger) locked(f func() error) error {
 		case err == nil:
 			l.step(stepLocked)
 			return f()
-		case err != syscall.EWOULDBLOCK && err != syscall.EINTR:
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return &fs.PathError{Op: "flock", Path: lock.Name(), Err: err}
 		case time.Now().After(deadline):
 			return ErrLedgerBusy
@@ -209,7 +209,7 @@ func private(f *os.File) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: it is a %v", ErrLedgerFile, info.Mode().Type())
 	}
-	if perm := info.Mode().Perm(); perm != 0o600 {
+	if perm := info.Mode().Perm(); perm&^0o600 != 0 {
 		return fmt.Errorf("%w: its mode is %04o, not 0600", ErrLedgerFile, perm)
 	}
 	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
