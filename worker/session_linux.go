@@ -1,0 +1,281 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/connid"
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
+	"github.com/holdfast-quic/holdfast/shm"
+)
+
+// orphanGrace is how long a worker takes to say goodbye when its supervisor is
+// gone: nobody would replace or steer it any more.
+const orphanGrace = 5 * time.Second
+
+// connsPerReply keeps a reply with connections well below the size of one
+// lifeline message.
+const connsPerReply = 200
+
+// follow does what the supervisor says until it is gone. It is the only
+// reader of the lifeline.
+func (w *Worker) follow() {
+	for {
+		m, files, err := w.life.Recv()
+		if err != nil {
+			w.abandoned(err)
+			return
+		}
+		if err := w.obey(m, files); err != nil {
+			w.log.Error("cannot do what the supervisor says", zap.String("kind", string(m.Kind)), zap.Error(err))
+		}
+		for _, f := range files {
+			f.Close()
+		}
+	}
+}
+
+// abandoned is the end of the lifeline.
+func (w *Worker) abandoned(err error) {
+	select {
+	case <-w.ended:
+		return
+	default:
+	}
+	if errors.Is(err, io.EOF) {
+		w.log.Warn("supervisor is gone, stopping", zap.Duration("grace", orphanGrace))
+	} else {
+		w.log.Error("lifeline is broken, stopping", zap.Duration("grace", orphanGrace), zap.Error(err))
+	}
+	w.orders.stop(orphanGrace)
+}
+
+// obey carries out one message. The files stay the caller's.
+func (w *Worker) obey(m *lifeline.Message, files []*os.File) error {
+	switch m.Kind {
+	case lifeline.KindReaders:
+		return w.readers(m.Readers)
+	case lifeline.KindSocket:
+		return w.addSocket(*m.Socket, files)
+	case lifeline.KindDropSocket:
+		return w.dropSocket(*m.Socket)
+	case lifeline.KindPeer:
+		if len(files) != 1 {
+			return fmt.Errorf("%w: %d descriptors with a doorbell", ErrProtocol, len(files))
+		}
+		if err := w.node.bells.set(shm.SlotID(m.Peer.Slot), files[0]); err != nil {
+			return err
+		}
+		return w.life.Send(&lifeline.Message{Kind: lifeline.KindPeerSet, Peer: m.Peer})
+	case lifeline.KindDrain:
+		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDraining)
+		w.orders.drain(DrainOrder{Mode: m.Drain.Mode, Window: m.Drain.Window, Deadline: m.Drain.Deadline}, w.node.clock.now())
+	case lifeline.KindStop:
+		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDraining)
+		w.orders.stop(m.Stop.Grace)
+	case lifeline.KindNonceLease:
+		w.cids.add(connid.Range{From: m.NonceLease.From, To: m.NonceLease.To})
+	case lifeline.KindConnsQuery:
+		return w.listConns(m.ConnsQuery.Seq)
+	case lifeline.KindCloseConn:
+		reply := &lifeline.ConnsReply{Seq: m.CloseConn.Seq, Last: true}
+		if err := w.registry.end(m.CloseConn.ID); err != nil {
+			reply.Error = err.Error()
+		}
+		return w.life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply})
+	case lifeline.KindReopenLogs:
+		select {
+		case w.reopen <- struct{}{}:
+		default:
+		}
+	default:
+		// A newer supervisor may say more than this worker understands.
+		w.log.Debug("message of an unknown kind", zap.String("kind", string(m.Kind)))
+	}
+	return nil
+}
+
+// readers sets which sockets are used and acknowledges once that is in force,
+// without holding up the lifeline meanwhile.
+func (w *Worker) readers(r *lifeline.Readers) error {
+	var changes []<-chan struct{}
+	for id, l := range w.byID {
+		changes = append(changes, l.read(r.UDP[id], r.TCP[id])...)
+	}
+	go func() {
+		for _, changed := range changes {
+			select {
+			case <-changed:
+			case <-w.ended:
+				return
+			}
+		}
+		if err := w.life.Send(&lifeline.Message{
+			Kind: lifeline.KindReadersSet, ReadersSet: &lifeline.ReadersSet{Seq: r.Seq},
+		}); err != nil {
+			w.log.Debug("acknowledge readers", zap.Error(err))
+		}
+	}()
+	return nil
+}
+
+func (w *Worker) addSocket(s lifeline.Socket, files []*os.File) error {
+	l, ok := w.byID[s.Listener]
+	if !ok {
+		return fmt.Errorf("%w: socket of listener %d, which is not ours", ErrProtocol, s.Listener)
+	}
+	if len(files) != 1 {
+		return fmt.Errorf("%w: %d descriptors with a socket", ErrProtocol, len(files))
+	}
+	changed, old, err := l.addSocket(files[0], s)
+	w.closeAfter(changed, old)
+	return err
+}
+
+func (w *Worker) dropSocket(s lifeline.Socket) error {
+	l, ok := w.byID[s.Listener]
+	if !ok {
+		return fmt.Errorf("%w: socket of listener %d, which is not ours", ErrProtocol, s.Listener)
+	}
+	changed, old, err := l.dropSocket(s)
+	w.closeAfter(changed, old)
+	return err
+}
+
+// closeAfter closes a socket once nobody watches it any more.
+func (w *Worker) closeAfter(changed <-chan struct{}, s *socket) {
+	if s == nil || changed == nil {
+		return
+	}
+	go func() {
+		select {
+		case <-changed:
+			s.close()
+		case <-w.ended:
+		}
+	}()
+}
+
+func (w *Worker) listConns(seq uint64) error {
+	conns := w.registry.list()
+	for {
+		n := min(len(conns), connsPerReply)
+		reply := &lifeline.ConnsReply{Seq: seq, Conns: conns[:n], Last: n == len(conns)}
+		if err := w.life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply}); err != nil {
+			return err
+		}
+		if conns = conns[n:]; len(conns) == 0 {
+			return nil
+		}
+	}
+}
+
+// attach makes a Worker of the Welcome and its descriptors, which stay the
+// caller's.
+func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File, log *zap.Logger) (_ *Worker, err error) {
+	const fixed = 3 // segment, configuration, doorbell
+	if want := fixed + len(welcome.Peers) + len(welcome.Sockets); len(files) != want {
+		return nil, fmt.Errorf("%w: %d descriptors with the welcome, not %d", ErrProtocol, len(files), want)
+	}
+	w := &Worker{
+		life: life, welcome: *welcome, log: log, bell: -1,
+		listeners: map[string]*listener{}, byID: map[uint8]*listener{},
+		nonces: make(chan struct{}, 1), reopen: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	w.orders.init()
+	if err := w.setKeys(&welcome.Keys); err != nil {
+		return nil, err
+	}
+	w.welcome.Keys = lifeline.Keys{} // not kept a second time
+	if w.config, err = readAll(files[1]); err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	segment, err := shm.Attach(files[0])
+	if err != nil {
+		return nil, fmt.Errorf("attach segment: %w", err)
+	}
+	router, err := connid.NewRouter(connid.Config{
+		Rotation: welcome.Keys.CIDConfig, ServerID: welcome.Keys.ServerID, Key: welcome.Keys.CID,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connection IDs: %w", err)
+	}
+	self := shm.Owner{Slot: shm.SlotID(welcome.Slot), Incarnation: shm.Incarnation(welcome.Incarnation)}
+	if int(self.Slot) >= segment.Geometry().Slots {
+		return nil, fmt.Errorf("%w: slot %d of %d", ErrProtocol, self.Slot, segment.Geometry().Slots)
+	}
+	if w.node, err = newNode(segment, self, shm.Generation(welcome.Generation), router); err != nil {
+		return nil, err
+	}
+	w.node.warn = func(what, listener string, err error) {
+		log.Warn(what, zap.String("listener", listener), zap.Error(err))
+	}
+	w.node.directory.SetPhase(self.Slot, shm.PhaseStarting)
+	w.node.directory.Beat(self.Slot, w.node.clock.now())
+	w.registry = newRegistry(w.node)
+	w.cids = newCIDGenerator(router, w.route(), connid.Range{From: welcome.Nonces.From, To: welcome.Nonces.To}, w.wantNonces)
+	if err := w.inherit(files[2:]); err != nil {
+		w.end()
+		return nil, err
+	}
+	return w, nil
+}
+
+// inherit takes doorbells and sockets: own doorbell, peers, sockets.
+func (w *Worker) inherit(files []*os.File) (err error) {
+	if w.bell, err = dupFD(files[0]); err != nil {
+		return fmt.Errorf("own doorbell: %w", err)
+	}
+	files = files[1:]
+	for i, slot := range w.welcome.Peers {
+		if err := w.node.bells.set(shm.SlotID(slot), files[i]); err != nil {
+			return err
+		}
+	}
+	files = files[len(w.welcome.Peers):]
+	for _, info := range w.welcome.Listeners {
+		l := &listener{info: info}
+		w.listeners[info.Name], w.byID[info.ID] = l, l
+	}
+	for i, s := range w.welcome.Sockets {
+		l, ok := w.byID[s.Listener]
+		if !ok {
+			return fmt.Errorf("%w: socket of listener %d, which is not ours", ErrProtocol, s.Listener)
+		}
+		if _, _, err := l.addSocket(files[i], s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setKeys copies the keys. Errors never show them.
+func (w *Worker) setKeys(k *lifeline.Keys) error {
+	if copy(w.resetKey[:], k.StatelessReset) != 32 || len(k.StatelessReset) != 32 {
+		return fmt.Errorf("%w: stateless reset key of %d bytes", ErrProtocol, len(k.StatelessReset))
+	}
+	if copy(w.tokenKey[:], k.Token) != 32 || len(k.Token) != 32 {
+		return fmt.Errorf("%w: token key of %d bytes", ErrProtocol, len(k.Token))
+	}
+	for _, t := range k.Tickets {
+		if len(t) != 32 {
+			return fmt.Errorf("%w: ticket key of %d bytes", ErrProtocol, len(t))
+		}
+		w.tickets = append(w.tickets, [32]byte(t))
+	}
+	return nil
+}
+
+// readAll reads a memfd from its start, wherever its shared offset stands.
+func readAll(f *os.File) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.NewSectionReader(f, 0, info.Size()))
+}

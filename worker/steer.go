@@ -1,0 +1,144 @@
+package worker
+
+import "github.com/holdfast-quic/holdfast/shm"
+
+// source tells where a packet came from.
+type source uint8
+
+const (
+	fromSocket source = iota // read from a reader socket; may be forwarded
+	fromQueue                // pulled from the own queue; never forwarded again
+)
+
+// action is what is to be done with a packet.
+type action uint8
+
+const (
+	deliver         action = iota // give it to the local connection
+	accept                        // start a new connection here
+	answer                        // quic-go answers it without a connection: stateless reset, version negotiation
+	forward                       // push it into the queue of verdict.owner
+	forwardAdmitted               // push it into the queue of a worker of the admitted generation
+	drop                          // count it under verdict.reason
+)
+
+func (a action) String() string {
+	return [...]string{"deliver", "accept", "answer", "forward", "forward admitted", "drop"}[a]
+}
+
+// note is what the table learns from a packet that is delivered.
+type note uint8
+
+const (
+	noteNothing   note = iota
+	noteEstablish      // the client uses an ID that was issued in the handshake
+	noteLearn          // the client uses an ID that the table does not hold
+)
+
+// question is everything that a verdict depends on.
+type question struct {
+	class  class
+	source source
+	self   shm.Owner
+	// table is the live owner that the table names for the connection ID.
+	table       shm.Owner
+	inTable     bool
+	handshaking bool // the entry is of an unfinished handshake
+	// route is the live owner that the connection ID itself names. It is
+	// looked at only when the table has none.
+	route   shm.Owner
+	inRoute bool
+	// admits: new connections with this ID belong to the generation of self.
+	admits bool
+}
+
+// verdict is the result of steering.
+type verdict struct {
+	action action
+	owner  shm.Owner   // of forward
+	reason shm.Counter // of drop
+	note   note        // of deliver
+}
+
+// steer decides about one packet. It is pure: it reads nothing but q.
+//
+//	class            owner: self   another   none, from a socket            none, from the queue
+//	short            deliver       forward*  answer if admits, else fwd     answer
+//	initial, 0-rtt   deliver       forward*  accept if admits, else fwd     accept
+//	runt             deliver       forward*  drop malformed                 drop loop
+//	handshake        deliver       forward*  drop orphan                    drop loop
+//	unknown version  -             -         answer if admits, else fwd     answer
+//	malformed        -             -         drop malformed                 drop loop
+//
+// The owner is whom the table names or else, for short and handshake only,
+// whom the route in the ID names: an Initial that the table does not know is a
+// new attempt, so that Retry tokens work across generations. A packet from
+// the queue was meant for this incarnation by whoever pushed it, so it is
+// served whatever generation is current; (*) one that belongs to another is
+// dropped as a loop.
+func steer(q question) verdict {
+	switch q.class {
+	case classShort, classHandshake:
+		if owner, ok, v := q.owner(); ok {
+			return q.owned(owner, v)
+		}
+		if q.class == classShort {
+			return q.unowned(answer)
+		}
+		return q.dropped(shm.DropOrphan)
+	case classInitial, classZeroRTT, classRunt:
+		if q.inTable {
+			return q.owned(q.table, noteNothing)
+		}
+		if q.class == classRunt {
+			return q.dropped(shm.DropMalformed)
+		}
+		return q.unowned(accept)
+	case classUnknownVersion:
+		return q.unowned(answer)
+	default:
+		return q.dropped(shm.DropMalformed)
+	}
+}
+
+// owner finds the connection of an established or handshaking packet and what
+// the table is to learn if it is ours.
+func (q *question) owner() (owner shm.Owner, ok bool, n note) {
+	switch {
+	case q.inTable && q.handshaking && q.class == classShort:
+		return q.table, true, noteEstablish
+	case q.inTable:
+		return q.table, true, noteNothing
+	case q.inRoute:
+		return q.route, true, noteLearn
+	}
+	return shm.Owner{}, false, noteNothing
+}
+
+// owned is the verdict on a packet whose connection lives at owner.
+func (q *question) owned(owner shm.Owner, n note) verdict {
+	switch {
+	case owner == q.self:
+		return verdict{action: deliver, note: n}
+	case q.source == fromQueue:
+		return verdict{action: drop, reason: shm.DropLoop}
+	}
+	return verdict{action: forward, owner: owner}
+}
+
+// unowned is the verdict on a packet of no connection that somebody has to
+// take: here is what this worker does if it is the one.
+func (q *question) unowned(here action) verdict {
+	if q.source == fromQueue || q.admits {
+		return verdict{action: here}
+	}
+	return verdict{action: forwardAdmitted}
+}
+
+// dropped is a drop for a reason, except that the queue knows one only.
+func (q *question) dropped(reason shm.Counter) verdict {
+	if q.source == fromQueue {
+		reason = shm.DropLoop
+	}
+	return verdict{action: drop, reason: reason}
+}
