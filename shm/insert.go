@@ -195,7 +195,7 @@ func (d *candidate) consider(i uint, m meta, rank int, age uint16) {
 
 // ample is the room in a first bucket that makes a look at the second one
 // unnecessary.
-const ample = 3
+const ample = 5
 
 // before reports whether the entry of d, in the second bucket, is to be taken
 // rather than that of e. While there is ample room keys go to their first bucket,
