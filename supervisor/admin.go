@@ -1,0 +1,156 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	adminHeaderTimeout = 5 * time.Second
+	adminWriteTimeout  = 10 * time.Second // for one answer, or one event of a stream
+	adminIdleTimeout   = 30 * time.Second
+	adminCloseTimeout  = 2 * time.Second
+	adminMaxConns      = 256
+	adminMaxBody       = 64 << 10
+)
+
+// admin serves the admin API. Its handlers run in the goroutines of net/http
+// and never hold up the loop: they hand it a function, and write what that
+// returned afterwards.
+type admin struct {
+	s      *Supervisor
+	server *http.Server
+	served chan struct{}
+}
+
+// openAdmin listens on the socket.
+//
+// Preconditions: the instance lock is held; nothing lies at path.
+func openAdmin(s *Supervisor, path string) (*admin, error) {
+	l, err := listenAdmin(path)
+	if err != nil {
+		return nil, err
+	}
+	a := &admin{s: s, served: make(chan struct{})}
+	a.server = &http.Server{
+		Handler:           a.handler(),
+		ReadHeaderTimeout: adminHeaderTimeout,
+		ReadTimeout:       adminWriteTimeout,
+		IdleTimeout:       adminIdleTimeout,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // clients that hang up are no news
+	}
+	go func() {
+		defer close(a.served)
+		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("admin API", zap.Error(err))
+		}
+	}()
+	return a, nil
+}
+
+// listenAdmin opens the socket with mode 0600, at no moment wider.
+func listenAdmin(path string) (net.Listener, error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("open the admin socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // the instance removes it, under its lock
+	// The directory, mode 0700, guards it meanwhile.
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("open the admin socket: %w", err)
+	}
+	return &guardedListener{UnixListener: l, room: make(chan struct{}, adminMaxConns)}, nil
+}
+
+// close lets answers that are being written finish, for a moment.
+func (a *admin) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), adminCloseTimeout)
+	defer cancel()
+	if a.server.Shutdown(ctx) != nil {
+		a.server.Close()
+	}
+	<-a.served
+}
+
+func (a *admin) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", a.status)
+	mux.HandleFunc("GET /v1/conns", a.conns)
+	mux.HandleFunc("POST /v1/conns/close", a.closeConn)
+	mux.HandleFunc("GET /v1/events", a.events)
+	mux.HandleFunc("GET /v1/check-segment", a.checkSegment)
+	mux.HandleFunc("POST /v1/reload", a.reload)
+	mux.HandleFunc("POST /v1/drain", a.drain)
+	mux.HandleFunc("POST /v1/stop", a.stop)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, fmt.Errorf("%w: there is no %s %s", ErrNotFound, r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+// answer writes v as JSON. A client that does not read is cut off.
+func (a *admin) answer(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	// Without support for deadlines there is none: a test's recorder.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(adminWriteTimeout))
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the client has hung up
+}
+
+// Error is the body of an answer that is none of success.
+type Error struct {
+	Reason string `json:"error"` // one line
+	Code   string `json:"code"`  // one of the Code constants
+}
+
+func (a *admin) fail(w http.ResponseWriter, err error) {
+	code := codeOf(err)
+	status := map[string]int{
+		CodeInvalidConfig: http.StatusUnprocessableEntity, CodeFailed: http.StatusInternalServerError,
+		CodeBusy: http.StatusServiceUnavailable, CodeTimeout: http.StatusGatewayTimeout, CodeUsage: http.StatusBadRequest,
+	}[code]
+	if errors.Is(err, ErrNotFound) {
+		status = http.StatusNotFound
+	}
+	a.answer(w, status, Error{Reason: oneLine(err), Code: code})
+}
+
+// body decodes the request's JSON; an empty body leaves into as it is.
+func (a *admin) body(w http.ResponseWriter, r *http.Request, into any) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, adminMaxBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: body: %w", ErrUsage, err)
+	}
+	return nil
+}
+
+// wait waits for a result that the loop promised. Long waits have no deadline
+// of ours: the client has one, and hangs up.
+func wait[T any](ctx context.Context, s *Supervisor, ch <-chan T) (v T, err error) {
+	select {
+	case v = <-ch:
+		return v, nil
+	case <-ctx.Done():
+		return v, fmt.Errorf("%w: %w", ErrTimeout, ctx.Err())
+	case <-s.done:
+		return v, ErrStopping
+	}
+}

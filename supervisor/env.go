@@ -1,0 +1,88 @@
+package supervisor
+
+import (
+	"os"
+	"syscall"
+	"time"
+)
+
+// env is what the package asks of the operating system, so that tests can
+// answer instead. Everything else that it uses is real in tests too: the
+// segment, lifelines, queues, the admin socket.
+type env struct {
+	// start runs a program with the file as descriptor 3.
+	start func(c command, lifeline *os.File) (process, error)
+	// bind opens one listening socket and returns the address that it got.
+	bind func(network, address string, o socketOptions) (*os.File, string, error)
+	// tryBind reports ErrAddressInUse when another program holds the address.
+	tryBind func(network, address string) error
+	// files returns how many descriptors this process has and may have.
+	files func() (used, limit int, err error)
+	// memory returns the tightest memory limit of this process's control
+	// groups and its source, or 0 for none.
+	memory func() (limit int64, source string)
+	// monotonic is CLOCK_MONOTONIC in nanoseconds, the clock of the segment.
+	monotonic func() int64
+	// reapOthers reaps children that nobody waits for (as PID 1) and hands on
+	// the end of each.
+	reapOthers func(reaped func(pid int, end exit))
+	// sameBinary reports whether a process runs the image of this one.
+	sameBinary func(pid int) bool
+	getpid     func() int
+}
+
+// command is how to start a worker.
+type command struct {
+	path   string
+	args   []string // without the name
+	env    []string
+	noFile uint64 // limit of open files; 0 = as inherited
+}
+
+// process is one started child.
+type process interface {
+	// PID of the child.
+	PID() int
+	// Ended waits until the child has ended. It does not reap it.
+	Ended()
+	// Reap returns how it ended. It is called once, by the loop.
+	//
+	// Preconditions: Ended has returned.
+	Reap() exit
+	// Signal sends a signal to this child, never to another process.
+	Signal(sig syscall.Signal) error
+	// Close frees the descriptor.
+	Close()
+}
+
+// exit is how a process ended.
+type exit struct {
+	status int            // exit status; -1 when a signal ended it
+	signal syscall.Signal // 0 when it exited
+	known  bool
+}
+
+func (e exit) clean() bool { return e.known && e.signal == 0 && e.status == 0 }
+
+// socketOptions are the options of a fresh listening socket.
+type socketOptions struct {
+	receiveBuffer int // bytes
+	sendBuffer    int // bytes
+	v6only        bool
+	// granted is told the receive buffer that the kernel gave.
+	granted func(receive int)
+}
+
+// timer is one pending timer of the loop. Its methods belong to the loop.
+type timer struct {
+	t    *time.Timer
+	dead bool
+}
+
+// stop cancels the timer, even when it has fired and its event is on its way.
+func (t *timer) stop() {
+	if t != nil {
+		t.dead = true
+		t.t.Stop()
+	}
+}

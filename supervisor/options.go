@@ -1,0 +1,256 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
+	"github.com/holdfast-quic/holdfast/shm"
+)
+
+// Defaults of the zero values in Spec.
+const (
+	DefaultDrainTimeout   = time.Hour
+	DefaultStopTimeout    = 30 * time.Second
+	DefaultMaxGenerations = 16
+	DefaultReadyTimeout   = 30 * time.Second
+	DefaultProbeTimeout   = 10 * time.Second
+	DefaultStartTries     = 5
+	DefaultSocketBuffer   = 7 << 20 // bytes; what quic-go asks for
+	DefaultIdleTimeout    = 10 * time.Minute
+	DefaultTicketRotation = 24 * time.Hour
+)
+
+// What happens to a reload that finds Drain.MaxGenerations draining.
+const (
+	// OverflowWait holds the reload back until one of them has ended.
+	OverflowWait = "wait"
+	// OverflowEvict ends the oldest of them early.
+	OverflowEvict = "evict"
+)
+
+// Options is what a Supervisor is made of. Load, RuntimeDir and StateDir are
+// required.
+type Options struct {
+	// Name of the instance, for status and logs. Default "default".
+	Name string
+	// RuntimeDir holds lock, PID file and admin socket; made with mode 0700.
+	RuntimeDir string
+	// StateDir holds the keys; made with mode 0700.
+	StateDir string
+	// Version and BuildID of this binary, for status.
+	Version string
+	BuildID string
+	// Load reads and validates the configuration. It is called for the first
+	// start and for each reload, never twice at once, and not on the loop's
+	// goroutine. Its error is shown as it is, with the code invalid_config.
+	Load func() (*Spec, error)
+	// Probe proves that a worker serves one QUIC listener. It runs beside the
+	// loop, several at once. Default: no probe.
+	Probe func(ctx context.Context, target ProbeTarget) error
+	// Log receives what an operator should know. Default: nothing is logged.
+	Log *zap.Logger
+	// ReopenLogs opens this process's own log files again (SIGUSR1). Default:
+	// nothing to do.
+	ReopenLogs func() error
+	// Signals is the channel that CatchSignals returned, called as the first
+	// statement of the program. Default: New calls CatchSignals.
+	Signals <-chan os.Signal
+}
+
+// Spec is one validated configuration as far as the supervisor is concerned.
+// It is not changed after Load returned it.
+type Spec struct {
+	ConfigPath string // for status
+	ConfigHash string // "sha256:…", for status and workers
+	// Payload goes to the workers as it is.
+	Payload   []byte
+	Listeners []ListenerSpec
+	// Workers is the number of processes of the generation. Default 1.
+	Workers int
+	// Command starts a worker. Default: this binary with the argument "worker".
+	Command []string
+	// MaxProcs is the GOMAXPROCS of each worker; 0 leaves it alone.
+	MaxProcs int
+	Drain    DrainSpec
+	// ReadyTimeout bounds process start to ready; ProbeTimeout each probe.
+	ReadyTimeout time.Duration
+	ProbeTimeout time.Duration
+	// MinInterval is the least time between the starts of two reloads; what
+	// is asked for in between is merged. Default 0.
+	MinInterval time.Duration
+	// StartTries is how often the first generation is tried.
+	StartTries int
+	// Geometry of the segment; can't change by a reload. Zero value:
+	// shm.DefaultGeometry.
+	Geometry shm.Geometry
+	// ServerID is the QUIC-LB server ID of this host, 1 to 3 bytes; can't
+	// change by a reload. Default: the key store's.
+	ServerID []byte
+	// NoFile is the limit of open files (soft and hard) of each worker; 0
+	// leaves what was inherited.
+	NoFile uint64
+	// NoProbe makes a ready worker serve without a probe.
+	NoProbe bool
+	// PIDFile is a further file that holds the supervisor's PID, besides the
+	// one in the runtime directory. Default: none.
+	PIDFile string
+	// SocketBuffers are the sizes asked for; can't change by a reload.
+	SocketBuffers SocketBuffers
+	// IdleTimeout is the longest idle time of a connection that the workers
+	// allow. Table entries unseen for twice as long are freed.
+	IdleTimeout time.Duration
+	// TicketRotation is the least age of the newest session ticket key at
+	// which a new generation gets a newer one. Negative: never.
+	TicketRotation time.Duration
+	// Strict refuses what is otherwise served with a warning: an IPv6
+	// listener on a host without IPv6.
+	Strict bool
+}
+
+// ListenerSpec is one named listener.
+type ListenerSpec struct {
+	Name    string
+	Address string // host:port; the host may be empty (any address)
+	QUIC    bool   // UDP sockets
+	TCP     bool   // a TCP socket
+}
+
+// DrainSpec says how a generation ends that is no longer current.
+type DrainSpec struct {
+	Mode        string        // lifeline.DrainHold (default) or lifeline.DrainGoAway
+	Timeout     time.Duration // longest drain after a reload
+	StopTimeout time.Duration // longest drain at a graceful stop
+	Window      time.Duration // goaway is spread over this long; default 0
+	// MaxGenerations bounds how many drain at once.
+	MaxGenerations int
+	Overflow       string // OverflowWait (default) or OverflowEvict
+}
+
+// SocketBuffers are sizes in bytes; 0 asks for DefaultSocketBuffer.
+type SocketBuffers struct {
+	Receive int
+	Send    int
+}
+
+// ProbeTarget is how a readiness probe reaches one listener of one worker.
+type ProbeTarget struct {
+	// Listener is the name from the configuration.
+	Listener string
+	// Conn is the client's socket: WriteTo pushes into the worker's packet
+	// queue whatever address is given, ReadFrom returns what the worker
+	// answers. The supervisor closes it.
+	Conn net.PacketConn
+	// Addr is where the client has to think that the server is.
+	Addr net.Addr
+}
+
+func (o Options) withDefaults() (Options, error) {
+	switch {
+	case o.Load == nil:
+		return o, fmt.Errorf("%w: Options.Load is missing", ErrUsage)
+	case o.RuntimeDir == "":
+		return o, fmt.Errorf("%w: Options.RuntimeDir is missing", ErrUsage)
+	case o.StateDir == "":
+		return o, fmt.Errorf("%w: Options.StateDir is missing", ErrUsage)
+	}
+	if o.Name == "" {
+		o.Name = "default"
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Signals == nil {
+		o.Signals = CatchSignals()
+	}
+	return o, nil
+}
+
+// withDefaults returns a copy with defaults filled in, or what is wrong.
+func (s Spec) withDefaults() (*Spec, error) {
+	setDefault(&s.Workers, 1)
+	setDefault(&s.Drain.Mode, lifeline.DrainHold)
+	setDefault(&s.Drain.Timeout, DefaultDrainTimeout)
+	setDefault(&s.Drain.StopTimeout, DefaultStopTimeout)
+	setDefault(&s.Drain.MaxGenerations, DefaultMaxGenerations)
+	setDefault(&s.Drain.Overflow, OverflowWait)
+	setDefault(&s.ReadyTimeout, DefaultReadyTimeout)
+	setDefault(&s.ProbeTimeout, DefaultProbeTimeout)
+	setDefault(&s.StartTries, DefaultStartTries)
+	setDefault(&s.Geometry, shm.DefaultGeometry())
+	setDefault(&s.SocketBuffers.Receive, DefaultSocketBuffer)
+	setDefault(&s.SocketBuffers.Send, DefaultSocketBuffer)
+	setDefault(&s.IdleTimeout, DefaultIdleTimeout)
+	setDefault(&s.TicketRotation, DefaultTicketRotation)
+	return &s, s.validate()
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (s *Spec) validate() error {
+	switch {
+	case s.Workers < 1:
+		return fmt.Errorf("%w: %d workers", ErrUsage, s.Workers)
+	case s.Drain.Mode != lifeline.DrainHold && s.Drain.Mode != lifeline.DrainGoAway:
+		return fmt.Errorf("%w: drain mode %q is neither hold nor goaway", ErrUsage, s.Drain.Mode)
+	case s.Drain.Overflow != OverflowWait && s.Drain.Overflow != OverflowEvict:
+		return fmt.Errorf("%w: drain overflow %q is neither wait nor evict", ErrUsage, s.Drain.Overflow)
+	case len(s.Listeners) == 0:
+		return fmt.Errorf("%w: no listeners", ErrUsage)
+	}
+	seen := make(map[string]bool, len(s.Listeners))
+	for _, l := range s.Listeners {
+		if l.Name == "" || seen[l.Name] {
+			return fmt.Errorf("%w: listener name %q is empty or used twice", ErrUsage, l.Name)
+		}
+		seen[l.Name] = true
+		if !l.QUIC && !l.TCP {
+			return fmt.Errorf("%w: listener %q has neither QUIC nor TCP", ErrUsage, l.Name)
+		}
+		if _, _, err := net.SplitHostPort(l.Address); err != nil {
+			return fmt.Errorf("%w: listener %q: %w", ErrUsage, l.Name, err)
+		}
+	}
+	if err := s.Geometry.Validate(); err != nil {
+		return fmt.Errorf("%w: segment: %w", ErrUsage, err)
+	}
+	return nil
+}
+
+// restartKey returns the configuration key, if any, that differs between two
+// Specs and can only change by a restart.
+func restartKey(from, to *Spec) string {
+	switch {
+	case from.Geometry.Slots != to.Geometry.Slots:
+		return "slots"
+	case from.Geometry.TableEntries != to.Geometry.TableEntries:
+		return "table.entries"
+	case from.Geometry.Lanes != to.Geometry.Lanes:
+		return "queue.lanes"
+	case from.Geometry.LaneBytes != to.Geometry.LaneBytes:
+		return "queue.lane_size"
+	case string(from.ServerID) != string(to.ServerID):
+		return "cid.server_id"
+	case from.SocketBuffers.Receive != to.SocketBuffers.Receive:
+		return "sockets.receive_buffer"
+	case from.SocketBuffers.Send != to.SocketBuffers.Send:
+		return "sockets.send_buffer"
+	}
+	return ""
+}
+
+// oneLine makes a reason fit one line of a log, a status or a terminal.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

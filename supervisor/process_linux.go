@@ -1,0 +1,225 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
+)
+
+// child is a real process, watched by its pidfd: readable once it has ended,
+// whoever its parent is, and never the name of another process.
+type child struct {
+	pid   int
+	pidfd *os.File
+
+	mu     sync.Mutex // orders Signal before Reap: a reaped PID is another's
+	reaped *exit
+}
+
+// startChild starts a worker. It inherits standard output and error, reads
+// nothing, and gets the lifeline as descriptor 3; every other descriptor of
+// this process is close-on-exec. It is not tied to this process's life.
+//
+// The soft limit of open files is the one that this process was started with:
+// package syscall restores it in the child, and the Go runtime there raises
+// it to the hard limit again, so every worker ends with the same limit, and
+// what a worker starts sees the original one.
+func startChild(c command, lifelineEnd *os.File) (process, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	path := c.path
+	if !strings.Contains(path, "/") {
+		if path, err = exec.LookPath(path); err != nil {
+			return nil, err
+		}
+	}
+	pid, err := forkExec(path, c, []*os.File{null, os.Stdout, os.Stderr, lifelineEnd})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", path, err)
+	}
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		// Not reaped yet, so the number is still the child's.
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+		return nil, fmt.Errorf("watch %s: pidfd_open: %w", path, err)
+	}
+	p := &child{pid: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
+	if c.noFile > 0 {
+		limit := unix.Rlimit{Cur: c.noFile, Max: c.noFile}
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+			_ = p.Signal(syscall.SIGKILL)
+			p.Ended()
+			p.Reap()
+			p.Close()
+			return nil, fmt.Errorf("set the limit of open files to %d: %w", c.noFile, err)
+		}
+	}
+	return p, nil
+}
+
+func forkExec(path string, c command, files []*os.File) (int, error) {
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return 0, err
+		}
+		// Control instead of Fd: Fd would make the description blocking, and
+		// standard error may be shared with other programs.
+		if err := raw.Control(func(fd uintptr) { fds[i] = fd }); err != nil {
+			return 0, err
+		}
+	}
+	defer runtime.KeepAlive(files)
+	return syscall.ForkExec(path, append([]string{path}, c.args...), &syscall.ProcAttr{
+		Env:   c.env,
+		Files: fds,
+		// Its own process group: Ctrl-C in a terminal reaches the supervisor
+		// alone, which then ends the workers in order.
+		Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+}
+
+func (p *child) PID() int { return p.pid }
+
+func (p *child) Ended() {
+	raw, err := p.pidfd.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, pollErr := unix.Poll(set, 0)
+			return pollErr == nil && n > 0
+		})
+	}
+	if err == nil || errors.Is(err, os.ErrClosed) {
+		return
+	}
+	// No poller for pidfds (before Linux 5.3): wait in a thread.
+	_ = unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+}
+
+func (p *child) Reap() exit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reaped != nil {
+		return *p.reaped
+	}
+	var ws unix.WaitStatus
+	var end exit
+	for {
+		pid, err := unix.Wait4(p.pid, &ws, unix.WNOHANG, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && pid == p.pid {
+			end = exitOf(syscall.WaitStatus(ws))
+		}
+		break
+	}
+	p.reaped = &end
+	return end
+}
+
+func (p *child) Signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reaped != nil {
+		return os.ErrProcessDone
+	}
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sendErr error
+	if err := raw.Control(func(fd uintptr) {
+		sendErr = unix.PidfdSendSignal(int(fd), sig, nil, 0)
+	}); err != nil {
+		return err
+	}
+	return sendErr
+}
+
+func (p *child) Close() { p.pidfd.Close() }
+
+// reapOthers reaps every child that has ended, for a supervisor that runs as
+// PID 1 and inherits the orphans of all. One of its own may be among them;
+// the loop, which alone reaps, is told.
+func reapOthers(reaped func(pid int, end exit)) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil || pid <= 0:
+			return
+		default:
+			reaped(pid, exitOf(syscall.WaitStatus(ws)))
+		}
+	}
+}
+
+// workerCommand returns how to start a worker: argv, or this very binary with
+// the argument "worker".
+func workerCommand(argv []string, noFile uint64) (command, error) {
+	c := command{env: workerEnviron(os.Environ()), noFile: noFile}
+	if len(argv) > 0 {
+		c.path, c.args = argv[0], argv[1:]
+		return c, nil
+	}
+	path, err := ownBinary()
+	if err != nil {
+		return command{}, err
+	}
+	c.path, c.args = path, []string{"worker"}
+	return c, nil
+}
+
+// ownBinary returns a path that runs the image of this process, even after
+// the file was replaced or removed: workers of one generation are all of one
+// binary. The file's own path is nicer in process lists, so that is used as
+// long as it still is the same file.
+func ownBinary() (string, error) {
+	const running = "/proc/self/exe"
+	image, err := os.Stat(running)
+	if err != nil {
+		return os.Executable()
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return running, nil
+	}
+	if file, err := os.Stat(path); err != nil || !os.SameFile(image, file) {
+		return running, nil
+	}
+	return path, nil
+}
+
+// workerEnviron removes what is meant for the supervisor alone: a worker must
+// not speak to the service manager in its name.
+func workerEnviron(environ []string) []string {
+	out := make([]string, 0, len(environ)+1)
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		switch {
+		case name == "NOTIFY_SOCKET", name == lifeline.Env,
+			strings.HasPrefix(name, "WATCHDOG_"), strings.HasPrefix(name, "LISTEN_"):
+		default:
+			out = append(out, e)
+		}
+	}
+	return append(out, lifeline.Env+"="+strconv.Itoa(lifeline.FD))
+}

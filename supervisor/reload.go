@@ -1,0 +1,259 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// reloadOp is one start of a generation: the first one, or a reload on behalf
+// of everybody who asked for it before its configuration was read.
+type reloadOp struct {
+	first   bool
+	spec    *Spec
+	gen     *generation
+	waiting bool // for draining generations to end
+	stale   bool // asked for again while waiting: read the configuration again
+	waiters []chan<- error
+}
+
+// requestReload starts a reload or joins the one that comes next. The waiter,
+// if any, has room for one result.
+func (s *Supervisor) requestReload(waiter chan<- error) {
+	if s.stopping != stopNone {
+		if waiter != nil {
+			waiter <- ErrStopping
+		}
+		return
+	}
+	op := s.pending
+	switch {
+	case s.op != nil && s.op.waiting && !s.op.first:
+		op = s.op
+		op.stale = true
+		s.counts.reloadsMerged++
+	case op != nil:
+		s.counts.reloadsMerged++
+	default:
+		op = &reloadOp{}
+		s.pending = op
+	}
+	if waiter != nil {
+		op.waiters = append(op.waiters, waiter)
+	}
+	s.nextOp()
+}
+
+// nextOp begins what is pending, if nothing is under way and the minimum
+// interval has passed.
+func (s *Supervisor) nextOp() {
+	if s.pending == nil || s.op != nil || s.stopping != stopNone {
+		return
+	}
+	if wait := s.spec.MinInterval - time.Since(s.lastReload); wait > 0 && !s.lastReload.IsZero() {
+		s.minTimer.stop()
+		s.minTimer = s.after(wait, s.nextOp)
+		return
+	}
+	op := s.pending
+	s.pending = nil
+	s.lastReload = time.Now()
+	s.begin(op)
+}
+
+// begin makes op the one that is under way.
+func (s *Supervisor) begin(op *reloadOp) {
+	s.op = op
+	if op.spec != nil {
+		s.prepare(op)
+		return
+	}
+	s.loadAside(op)
+}
+
+// loadAside reads the configuration without holding up the loop.
+func (s *Supervisor) loadAside(op *reloadOp) {
+	s.background.Go(func() {
+		spec, err := s.load()
+		s.post(loadedEvent{op, spec, err})
+	})
+}
+
+func (s *Supervisor) loaded(op *reloadOp, spec *Spec, err error) {
+	if s.op != op {
+		return // the service is stopping
+	}
+	if err != nil {
+		s.finishOp(err)
+		return
+	}
+	op.spec = spec
+	s.prepare(op)
+}
+
+// prepare starts the generation as soon as there is room for it.
+func (s *Supervisor) prepare(op *reloadOp) {
+	if !op.first {
+		if key := restartKey(s.spec, op.spec); key != "" {
+			s.finishOp(restartNeeded(key))
+			return
+		}
+	}
+	if op.waiting = !s.hasRoom(op.spec.Drain); op.waiting {
+		return
+	}
+	if op.stale {
+		op.stale = false
+		s.loadAside(op)
+		return
+	}
+	wants, err := s.sockets.register(op.spec.Listeners, op.spec.Strict)
+	if err == nil {
+		err = s.checkLimits(op.spec, wants)
+	}
+	if err != nil {
+		s.finishOp(err)
+		return
+	}
+	s.startGeneration(op, wants)
+}
+
+// hasRoom reports whether another generation may start to drain, and makes
+// room if the policy is to evict.
+func (s *Supervisor) hasRoom(d DrainSpec) bool {
+	for _, g := range s.generations {
+		if g.state == GenerationFailed {
+			return false // its processes are about to end, and hold sockets until then
+		}
+	}
+	if s.current == nil {
+		return true
+	}
+	draining := s.draining()
+	excess := len(draining) + 1 - d.MaxGenerations
+	if excess <= 0 {
+		return true
+	}
+	if d.Overflow == OverflowEvict {
+		for _, g := range draining[len(draining)-min(excess, len(draining)):] {
+			if !g.evicted {
+				g.evicted = true
+				s.log.Info("generation is ended early to make room", zap.Uint32("generation", uint32(g.id)))
+				s.generationEvent(g, genEvicted)
+			}
+		}
+	} else {
+		s.log.Info("reload waits for a draining generation to end",
+			zap.Int("draining", len(draining)), zap.Int("max_generations", d.MaxGenerations))
+	}
+	return false
+}
+
+// checkLimits refuses what would run out of worker slots or descriptors on
+// the way.
+func (s *Supervisor) checkLimits(spec *Spec, wants []wanted) error {
+	if free := s.slots.free(); free < spec.Workers {
+		return fmt.Errorf("%w: worker slots would run out: %d needed, %d free of %d",
+			ErrLimit, spec.Workers, free, s.seg.Geometry().Slots)
+	}
+	used, limit, err := s.env.files()
+	if err != nil {
+		s.log.Warn("the number of open files is unknown", zap.Error(err))
+		return nil
+	}
+	sockets := 0
+	for _, w := range wants {
+		if w.spec.QUIC {
+			have := 0
+			if set := w.listener.set(networkUDP, w.address); set != nil {
+				have = len(set.sockets)
+			}
+			sockets += max(spec.Workers-have, 0)
+		}
+		if w.spec.TCP && w.listener.set(networkTCP, w.address) == nil {
+			sockets++
+		}
+	}
+	// Per worker: lifeline, pidfd, doorbell, the probe's socket, and for a
+	// moment the child's end of the lifeline. Half a dozen for the admin API.
+	const perWorker, spare = 5, 12
+	if need := sockets + perWorker*spec.Workers + spare; used+need > limit {
+		return fmt.Errorf("%w: file descriptors would run out: %d needed, %d free of %d", ErrLimit, need, max(limit-used, 0), limit)
+	}
+	return nil
+}
+
+// finishOp ends the operation that is under way and tells who waits for it.
+func (s *Supervisor) finishOp(err error) {
+	op := s.op
+	s.op = nil
+	switch {
+	case err == nil && !op.first:
+		s.counts.reloadsOK++
+		s.hub.publish("reload", reloadNews{"ok", uint32(op.gen.id), ""})
+	case err != nil && !op.first:
+		s.counts.reloadsFailed++
+		s.log.Error("reload failed; the serving generation is untouched", zap.String("reason", oneLine(err)))
+		s.fail("reload", err)
+		s.hub.publish("reload", reloadNews{"failed", 0, oneLine(err)})
+	case err != nil:
+		s.startFailed(err)
+	}
+	if err != nil {
+		s.reconcile() // forget listeners that only it knew
+	}
+	for _, waiter := range op.waiters {
+		waiter <- err
+	}
+	s.after(0, s.nextOp)
+}
+
+// startFailed tries the first generation again, unless that makes no sense or
+// was tried often enough.
+func (s *Supervisor) startFailed(err error) {
+	if s.stopping != stopNone {
+		return
+	}
+	s.fail("start", err)
+	s.startTries++
+	pause := s.startBack.next(time.Now())
+	switch {
+	case s.heldByOrphan(err) && time.Since(s.started) < orphanPatience:
+		// Workers of an instance that was killed are on their way out.
+		s.startTries--
+		pause = backoffFirst
+	case errors.Is(err, ErrConfig), errors.Is(err, ErrAddressInUse), errors.Is(err, ErrLimit):
+		s.giveUp(err)
+		return
+	case s.startTries >= s.spec.StartTries:
+		s.giveUp(fmt.Errorf("no generation could be started in %d tries: %w", s.startTries, err))
+		return
+	}
+	s.log.Warn("start failed", zap.Int("try", s.startTries), zap.Int("of", s.spec.StartTries),
+		zap.Duration("pause", pause), zap.String("reason", oneLine(err)))
+	s.after(pause, func() {
+		if s.stopping == stopNone {
+			s.begin(&reloadOp{first: true})
+		}
+	})
+}
+
+// orphanPatience is how long a start waits for the workers of a killed
+// supervisor, which end by themselves within five seconds.
+const orphanPatience = 7 * time.Second
+
+// heldByOrphan reports whether an address is held by a process of this very
+// binary.
+func (s *Supervisor) heldByOrphan(err error) bool {
+	held, ok := errors.AsType[*holderError](err)
+	return ok && held.pid > 0 && s.env.sameBinary(held.pid)
+}
+
+// giveUp ends the service with an error.
+func (s *Supervisor) giveUp(err error) {
+	s.stopped = err
+	s.log.Error("giving up", zap.String("reason", oneLine(err)))
+	s.after(0, func() { s.stop(stopFast) })
+}

@@ -1,0 +1,57 @@
+package supervisor
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/shm"
+)
+
+// stop ends the service: gracefully, or faster than it is ending already.
+func (s *Supervisor) stop(kind stopKind) {
+	if kind <= s.stopping {
+		return
+	}
+	s.stopping = kind
+	s.log.Info("stopping", zap.Bool("fast", kind == stopFast))
+	s.hub.publish("stop", stopNews{kind == stopFast})
+	e := genStopOrdered
+	if kind == stopFast {
+		e = genFastStop
+	}
+	// No new connections from here on.
+	s.seg.Admission().Store(shm.Choice{})
+	if s.incoming != nil {
+		s.generationEvent(s.incoming, e) // fails its operation too
+	}
+	if s.op != nil {
+		s.finishOp(ErrStopping)
+	}
+	if p := s.pending; p != nil {
+		s.pending = nil
+		for _, waiter := range p.waiters {
+			waiter <- ErrStopping
+		}
+	}
+	s.minTimer.stop()
+	s.current = nil
+	for _, g := range slices.Clone(s.generations) {
+		s.generationEvent(g, e)
+	}
+	s.reconcile()
+	s.checkStopped()
+}
+
+// checkStopped ends the loop once the last process is gone.
+func (s *Supervisor) checkStopped() {
+	if s.stopping == stopNone || len(s.generations) > 0 || s.finished {
+		return
+	}
+	s.finished = true
+	s.log.Info("stopped")
+	for _, waiter := range s.stopWaiters {
+		close(waiter)
+	}
+	s.stopWaiters = nil
+}

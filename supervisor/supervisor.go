@@ -1,0 +1,255 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/shm"
+)
+
+// sweepInterval and sweepRounds pace the search for expired table entries:
+// each round looks at one part of the table.
+const (
+	sweepInterval = time.Second
+	sweepRounds   = 30
+)
+
+// Supervisor runs one instance. Make it with New, run it once with Run.
+type Supervisor struct {
+	opt     Options
+	env     *env
+	log     *zap.Logger
+	started time.Time
+
+	events chan event
+	done   chan struct{} // closed when the loop has ended
+
+	// Everything below belongs to the loop.
+
+	spec    *Spec // of the current generation, or of the first one to be
+	seg     *shm.Segment
+	keys    *keyring
+	sockets *sockets
+	slots   *slots
+	inst    *instance
+	admin   *admin
+	hub     *hub
+	// background counts the goroutines that use the segment or call into the
+	// program: probes, loads, checks.
+	background sync.WaitGroup
+
+	generations []*generation // in order of number, all that have not ended
+	current     *generation   // accepts new connections; nil before the first
+	incoming    *generation   // on its way to current
+	workers     map[*worker]struct{}
+	byPID       map[int]*worker
+
+	nextGeneration  shm.Generation
+	nextIncarnation shm.Incarnation
+
+	op         *reloadOp // first start or reload under way
+	pending    *reloadOp // the one that comes next
+	lastReload time.Time // start of the last one
+	startTries int
+	startBack  backoff
+	minTimer   *timer
+
+	stopping stopKind
+	stopped  error // result of Run, once finished
+	finished bool
+
+	queries     map[uint64]*connsQuery
+	nextSeq     uint64
+	sweepAt     int
+	reaped      map[int]exit // ends that the PID 1 reaper saw first
+	counts      counts
+	lastFailure *Failure
+	stopWaiters []chan<- struct{}
+	hinted      bool // the hint about socket buffers was given
+}
+
+// counts are the supervisor's own counters; they only grow.
+type counts struct {
+	reloadsOK, reloadsFailed, reloadsMerged uint64
+	crashes                                 uint64
+}
+
+type stopKind uint8
+
+const (
+	stopNone stopKind = iota
+	stopGraceful
+	stopFast
+)
+
+// New returns a supervisor that has touched nothing yet.
+func New(o Options) (*Supervisor, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return newSupervisor(o, realEnv()), nil
+}
+
+func newSupervisor(o Options, e *env) *Supervisor {
+	s := &Supervisor{
+		opt: o, env: e, log: o.Log,
+		events:  make(chan event, 64),
+		done:    make(chan struct{}),
+		workers: map[*worker]struct{}{}, byPID: map[int]*worker{},
+		queries: map[uint64]*connsQuery{}, reaped: map[int]exit{},
+		nextGeneration: 1, nextIncarnation: 1,
+		hub: newHub(),
+	}
+	s.sockets = &sockets{env: e, ours: func(pid int) bool { return s.byPID[pid] != nil || pid == e.getpid() }, warn: func(address string, err error) {
+		s.log.Warn("address not served as configured", zap.String("address", address), zap.Error(err))
+	}}
+	return s
+}
+
+// Run runs the instance until it is stopped by a signal, by the admin API or
+// by the end of ctx (a fast stop). It returns nil after an orderly stop;
+// ErrRunning when another supervisor has the instance; ErrConfig for a
+// configuration that can't be started; otherwise why the first generation
+// never served.
+func (s *Supervisor) Run(ctx context.Context) error {
+	s.started = time.Now()
+	defer close(s.done)
+	if err := s.open(); err != nil {
+		s.close()
+		return err
+	}
+	go s.watchSignals()
+	stopWatch := context.AfterFunc(ctx, func() { s.post(stopEvent{stopFast}) })
+	defer stopWatch()
+	s.after(sweepInterval, s.sweep)
+	s.begin(&reloadOp{first: true, spec: s.spec})
+	for !s.finished {
+		(<-s.events).handle(s)
+	}
+	s.close()
+	return s.stopped
+}
+
+// open takes the instance and makes what outlives the workers. Nothing is
+// touched before the lock is held.
+func (s *Supervisor) open() (err error) {
+	if s.inst, err = takeInstance(s.opt.RuntimeDir, s.env.getpid()); err != nil {
+		return err
+	}
+	spec, err := s.load()
+	if err != nil {
+		return err
+	}
+	s.spec = spec
+	if err := s.inst.writePID(spec.PIDFile); err != nil {
+		return err
+	}
+	if err := checkMemory(s.env, spec.Geometry); err != nil {
+		return err
+	}
+	if s.seg, err = shm.Create(spec.Geometry); err != nil {
+		return segmentError(spec.Geometry, err)
+	}
+	s.slots = newSlots(s.seg, s.log)
+	if s.keys, err = openKeys(spec, s.opt.StateDir, s.log); err != nil {
+		return err
+	}
+	s.sockets.options = socketOptions{
+		receiveBuffer: spec.SocketBuffers.Receive, sendBuffer: spec.SocketBuffers.Send,
+		granted: func(got int) { s.hintBuffers(spec.SocketBuffers.Receive, got) },
+	}
+	if s.admin, err = openAdmin(s, s.inst.adminPath()); err != nil {
+		return err
+	}
+	s.log.Info("supervisor started", zap.Int("pid", s.env.getpid()), zap.String("version", s.opt.Version),
+		zap.String("runtime_dir", s.opt.RuntimeDir), zap.String("config", spec.ConfigPath))
+	return nil
+}
+
+// close gives back everything, in the reverse order.
+func (s *Supervisor) close() {
+	s.hub.close()
+	s.drainEvents(func() {
+		if s.admin != nil {
+			s.admin.close()
+		}
+		s.background.Wait()
+	})
+	for _, l := range s.sockets.all() {
+		s.sockets.forget(l)
+	}
+	if s.slots != nil {
+		s.slots.close()
+	}
+	if s.seg != nil {
+		if err := s.seg.Close(); err != nil {
+			s.log.Error("close the segment", zap.Error(err))
+		}
+	}
+	if s.inst != nil {
+		s.inst.release()
+	}
+}
+
+// drainEvents goes on answering requests while f waits for the handlers that
+// made them.
+func (s *Supervisor) drainEvents(f func()) {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		f()
+	}()
+	for {
+		select {
+		case e := <-s.events:
+			if r, ok := e.(requestEvent); ok {
+				r.handle(s)
+			}
+		case <-over:
+			return
+		}
+	}
+}
+
+// load calls Options.Load and checks what it returned.
+func (s *Supervisor) load() (*Spec, error) {
+	spec, err := s.opt.Load()
+	if err != nil {
+		return nil, configError{err}
+	}
+	spec, err = spec.withDefaults()
+	if err != nil {
+		return nil, configError{err}
+	}
+	return spec, nil
+}
+
+// hintBuffers tells once per start what an operator can do about small socket
+// buffers.
+func (s *Supervisor) hintBuffers(wanted, got int) {
+	if s.hinted || got >= wanted {
+		return
+	}
+	s.hinted = true
+	s.log.Warn("UDP receive buffers are smaller than wanted; bursts may be lost",
+		zap.Int("wanted", wanted), zap.Int("got", got), zap.String("hint", fmt.Sprintf("sysctl -w net.core.rmem_max=%d", wanted)))
+}
+
+// segmentError says what the system's error means for a segment.
+func segmentError(g shm.Geometry, err error) error {
+	if hint := segmentHint(err); hint != "" {
+		return fmt.Errorf("create the segment of %d bytes: %w: %s", g.Size(), err, hint)
+	}
+	return fmt.Errorf("create the segment of %d bytes: %w", g.Size(), err)
+}
+
+// fail notes a failure for status.
+func (s *Supervisor) fail(what string, err error) {
+	s.lastFailure = &Failure{When: time.Now(), What: what, Reason: oneLine(err)}
+	s.hub.publish("failure", s.lastFailure)
+}

@@ -1,0 +1,310 @@
+package supervisor
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
+	"github.com/holdfast-quic/holdfast/shm"
+)
+
+// maxOutbox bounds the messages that wait for a worker which does not read.
+const maxOutbox = 4096
+
+// worker is one process from start to end. It belongs to the loop, except for
+// the goroutines that watch it.
+type worker struct {
+	gen         *generation
+	member      *member
+	slot        shm.SlotID
+	incarnation shm.Incarnation
+	state       workerState
+	started     time.Time
+
+	proc process
+	conn *lifeline.Conn
+	out  *outbox
+
+	readyTimer *timer
+	graceTimer *timer
+	reason     error // why it is no good, first cause
+	protocol   int   // of the lifeline, as agreed
+
+	sockets     map[socketKey]bool // that it has been sent
+	peers       map[shm.SlotID]bool
+	peersOpen   int // peers sent and not acknowledged
+	readers     readerSet
+	readersSeq  uint64 // of the last one sent
+	readersDone uint64 // of the last one acknowledged
+	stopProbe   func()
+}
+
+func (w *worker) owner() shm.Owner { return shm.Owner{Slot: w.slot, Incarnation: w.incarnation} }
+
+// welcomed reports whether the worker may be sent messages.
+func (w *worker) welcomed() bool {
+	return w.state >= workerWelcomed && w.state < workerKilled && w.out != nil && w.sockets != nil
+}
+
+// blame keeps the first reason that is given.
+func (w *worker) blame(err error) {
+	if w.reason == nil {
+		w.reason = err
+	}
+}
+
+func (w *worker) send(m *lifeline.Message, files ...*os.File) { w.out.put(m, files) }
+
+func (w *worker) fields() []zap.Field {
+	return []zap.Field{
+		zap.Uint32("generation", uint32(w.gen.id)), zap.Uint16("slot", uint16(w.slot)),
+		zap.Uint32("incarnation", uint32(w.incarnation)), zap.Int("pid", w.proc.PID()),
+	}
+}
+
+// spawn starts the process of a member.
+func (s *Supervisor) spawn(g *generation, m *member) error {
+	w := &worker{gen: g, member: m, started: time.Now(), incarnation: s.takeIncarnation()}
+	if err := s.slots.take(w, g.mask()); err != nil {
+		return err
+	}
+	if err := s.startProcess(w); err != nil {
+		s.slots.reclaim(w)
+		return err
+	}
+	s.seg.Directory().SetPID(w.slot, w.proc.PID())
+	m.w = w
+	m.back.start(w.started)
+	s.workers[w] = struct{}{}
+	s.byPID[w.proc.PID()] = w
+	g.alive++
+	w.readyTimer = s.after(g.spec.ReadyTimeout, func() {
+		w.blame(errNotReady(g.spec.ReadyTimeout))
+		s.workerEvent(w, wkLate)
+	})
+	s.log.Info("worker started", w.fields()...)
+	s.hub.publish("worker", workerNews{"started", g.id, w.slot, w.incarnation, w.proc.PID(), ""})
+	return nil
+}
+
+// takeIncarnation numbers processes. Connection IDs hold the low 24 bits, of
+// which 0 is nobody.
+func (s *Supervisor) takeIncarnation() shm.Incarnation {
+	if s.nextIncarnation&(1<<24-1) == 0 {
+		s.nextIncarnation++
+	}
+	n := s.nextIncarnation
+	s.nextIncarnation++
+	return n
+}
+
+func (s *Supervisor) startProcess(w *worker) error {
+	conn, childEnd, err := lifeline.Pair()
+	if err != nil {
+		return err
+	}
+	defer childEnd.Close()
+	c, err := workerCommand(w.gen.spec.Command, w.gen.spec.NoFile)
+	if err == nil {
+		w.proc, err = s.env.start(c, childEnd)
+	}
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	w.conn = conn
+	w.out = newOutbox(conn, func(err error) { s.post(silenceEvent{w, err}) })
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		s.receive(w)
+	}()
+	go func() {
+		w.proc.Ended()
+		// What the worker said last comes before the news of its end; unless
+		// something that it started keeps the lifeline open.
+		select {
+		case <-received:
+		case <-time.After(lastWords):
+		}
+		s.post(exitEvent{w})
+	}()
+	return nil
+}
+
+const (
+	lastWords    = 200 * time.Millisecond
+	silenceGrace = time.Second
+)
+
+var errLifelineClosed = errors.New("it closed its lifeline")
+
+func (s *Supervisor) receive(w *worker) {
+	for {
+		m, files, err := w.conn.Recv()
+		for _, f := range files {
+			f.Close() // workers have nothing to hand over
+		}
+		if err != nil {
+			if !errors.Is(err, lifeline.ErrMalformed) {
+				err = errLifelineClosed
+			}
+			s.post(silenceEvent{w, err})
+			return
+		}
+		s.post(messageEvent{w, m})
+	}
+}
+
+// workerEvent looks up what the event means and does it.
+func (s *Supervisor) workerEvent(w *worker, e workerEvent) {
+	cell := workerNext(w.state, e)
+	if cell.next != w.state {
+		s.log.Debug("worker state", append(w.fields(), zap.Stringer("event", e), zap.Stringer("from", w.state), zap.Stringer("to", cell.next))...)
+	}
+	w.state = cell.next
+	g := w.gen
+	if cell.do&toWelcome != 0 {
+		s.welcome(w)
+	}
+	if cell.do&toRefuse != 0 {
+		w.send(&lifeline.Message{Kind: lifeline.KindRefuse, Refuse: &lifeline.Refuse{Reason: oneLine(w.reason)}})
+		s.startGrace(w, silenceGrace)
+	}
+	if cell.do&toProbe != 0 {
+		w.readyTimer.stop()
+		s.ready(w)
+	}
+	if cell.do&toServe != 0 {
+		s.serving(w)
+	}
+	if cell.do&toDrain != 0 {
+		s.seg.Directory().SetServing(w.slot, false)
+		w.send(&lifeline.Message{Kind: lifeline.KindDrain, Drain: g.drainOrder()})
+	}
+	if cell.do&toStop != 0 {
+		s.seg.Directory().SetServing(w.slot, false)
+		w.send(&lifeline.Message{Kind: lifeline.KindStop, Stop: &lifeline.Stop{Grace: g.grace}})
+		s.startGrace(w, g.grace+killSlack)
+	}
+	if cell.do&toKill != 0 {
+		w.readyTimer.stop()
+		s.seg.Directory().SetServing(w.slot, false)
+		s.kill(w)
+	}
+	if cell.do&toCrash != 0 {
+		s.counts.crashes++
+	}
+	if cell.do&toReclaim != 0 {
+		s.reclaim(w)
+	}
+	if cell.do&toLose != 0 {
+		s.lost(w)
+	}
+	if cell.next == workerGone {
+		g.alive--
+		s.settle(g)
+	}
+}
+
+func (s *Supervisor) startGrace(w *worker, d time.Duration) {
+	w.graceTimer.stop()
+	w.graceTimer = s.after(d, func() { s.workerEvent(w, wkGraceOver) })
+}
+
+func (s *Supervisor) kill(w *worker) {
+	if err := w.proc.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
+		s.log.Error("kill worker", append(w.fields(), zap.Error(err))...)
+	}
+}
+
+// outbox sends to one worker in order, in its own goroutine, so that a worker
+// which does not read blocks nobody.
+type outbox struct {
+	mu     sync.Mutex
+	queue  []letter
+	wake   chan struct{}
+	closed bool
+	full   func(error)
+}
+
+type letter struct {
+	m     *lifeline.Message
+	files []*os.File
+}
+
+var errNotReading = errors.New("it does not read its lifeline")
+
+func newOutbox(conn *lifeline.Conn, broken func(error)) *outbox {
+	o := &outbox{wake: make(chan struct{}, 1), full: broken}
+	go o.run(conn, broken)
+	return o
+}
+
+// put never blocks. What no longer can be sent is dropped.
+func (o *outbox) put(m *lifeline.Message, files []*os.File) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	if len(o.queue) >= maxOutbox {
+		o.closed = true
+		go o.full(errNotReading)
+		return
+	}
+	o.queue = append(o.queue, letter{m, files})
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.closed = true
+		o.queue = nil
+	}
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) take() ([]letter, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	letters := o.queue
+	o.queue = nil
+	return letters, !o.closed
+}
+
+func (o *outbox) run(conn *lifeline.Conn, broken func(error)) {
+	for range o.wake {
+		letters, open := o.take()
+		for _, l := range letters {
+			err := conn.Send(l.m, l.files...)
+			switch {
+			case errors.Is(err, lifeline.ErrTooLarge):
+				broken(err)
+				return
+			case errors.Is(err, os.ErrClosed):
+				// A socket that was retired before it was sent, and that the
+				// worker is told to drop next. If it is the lifeline itself,
+				// so is the rest.
+			case err != nil:
+				return // the other end is gone, which the receiver sees too
+			}
+		}
+		if !open {
+			return
+		}
+	}
+}
