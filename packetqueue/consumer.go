@@ -7,10 +7,12 @@ const (
 	turnBytes = 64 << 10
 	// maxFaults bounds the work that damaged lanes can cause in one Next.
 	maxFaults = 64
-	// sweepEvery is how many Arms, or polls that found nothing, pass between two
-	// looks at lanes whose dirty bit is not set: bits may be lost to damage.
+	// sweepEvery is how many Arms pass between two looks at lanes whose dirty bit
+	// is not set: bits may be lost to damage.
 	sweepEvery = 64
-	coolEvery  = 1024
+	// coolEvery is how many changes of lane pass before lanes that have become
+	// idle are taken off the list of a consumer that never sleeps.
+	coolEvery = 1024
 )
 
 // Consumer is the reading end of one channel of a queue. It belongs to one
@@ -58,12 +60,13 @@ func OpenConsumer(region []byte, channel uint8) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Consumer{q: q, channel: channel, block: q.channel(channel), lanes: make([]laneReader, q.lanes), known: q.all()}
+	c := &Consumer{q: q, channel: channel, block: q.channel(channel), lanes: make([]laneReader, q.lanes), known: q.all(), index: -1}
 	for i := range c.lanes {
 		c.lanes[i].lane, c.lanes[i].data = q.control(i), q.data(i)
 	}
-	c.hot = c.known // what came before there was a consumer
 	c.Disarm()
+	c.hot = c.known // what came before there was a consumer
+	c.cool()
 	return c, nil
 }
 
@@ -149,6 +152,9 @@ func (l *laneReader) publish() {
 // advance makes the next hot lane that holds records the current one.
 func (c *Consumer) advance(faults *int) bool {
 	c.Done()
+	if c.polls++; c.polls%coolEvery == 0 {
+		c.cool()
+	}
 	c.gather()
 	first := c.index + 1
 	for i := c.hot.next(first); i >= 0; i = c.hot.next(i + 1) {
@@ -162,9 +168,6 @@ func (c *Consumer) advance(faults *int) bool {
 		}
 	}
 	c.cur = nil
-	if c.polls++; c.polls%coolEvery == 0 {
-		c.cool()
-	}
 	return false
 }
 
