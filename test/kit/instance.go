@@ -1,23 +1,18 @@
 package kit
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -32,7 +27,9 @@ type Options struct {
 	Dir         string   // instead of a temporary one; state in it survives the instance
 	Namespace   *Namespace
 	Prefix      []string // command line put before the supervisor's own, for example prlimit
-	NoWait      bool     // return as soon as the process runs
+	SharedPort  bool     // another instance holds the port when this one ends
+	OwnGroup    bool     // run it in a process group of its own
+	Corrupted   bool     // the scenario spoils the segment: neither it nor the counters are checked
 	AllowLeaks  bool     // the scenario kills the supervisor and answers for what is left
 	AllowPanics bool     // the scenario makes the product fail
 }
@@ -65,19 +62,24 @@ const StartTimeout = 20 * time.Second
 // Start runs an instance until the test ends.
 func Start(t testing.TB, o Options) *Instance {
 	t.Helper()
-	i := prepare(t, o)
-	if err := i.launch(); err != nil {
-		t.Fatalf("start supervisor: %v", err)
-	}
-	t.Cleanup(i.Close)
-	if !o.NoWait {
-		i.AwaitReady()
-	}
+	i := Prepare(t, o)
+	i.Launch()
+	i.AwaitReady()
 	return i
 }
 
-// prepare lays out the files of an instance.
-func prepare(t testing.TB, o Options) *Instance {
+// Launch starts the supervisor's process and returns at once. The instance
+// ends with the test.
+func (i *Instance) Launch() {
+	i.t.Helper()
+	if err := i.launch(); err != nil {
+		i.t.Fatalf("start supervisor: %v", err)
+	}
+	i.t.Cleanup(i.Close)
+}
+
+// Prepare lays out the files of an instance that Launch can start.
+func Prepare(t testing.TB, o Options) *Instance {
 	t.Helper()
 	i := &Instance{
 		t: t, options: o, Config: o.Config, Dir: o.Dir,
@@ -128,7 +130,7 @@ func (i *Instance) launch() error {
 	cmd.Stdout, cmd.Stderr = log, log
 	i.exited = make(chan struct{})
 	i.cmd, i.stopped = cmd, false
-	if err := startBound(cmd); err != nil {
+	if err := startBound(cmd, i.options.OwnGroup); err != nil {
 		return err
 	}
 	exited := i.exited
@@ -140,12 +142,16 @@ func (i *Instance) launch() error {
 }
 
 // command is the product's command line for this instance.
-func (i *Instance) command(args ...string) *exec.Cmd {
+func (i *Instance) command(args ...string) *exec.Cmd { return i.Command(i.options.Prefix, args...) }
+
+// Command is a command of the product for this instance, with a command line
+// put before it that may be empty; the caller runs it.
+func (i *Instance) Command(prefix []string, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	line := append(append(append([]string(nil), i.options.Prefix...), self), args...)
+	line := append(append(append([]string(nil), prefix...), self), args...)
 	if i.options.Namespace != nil {
 		line = append(i.options.Namespace.prefix(), line...)
 	}
@@ -172,8 +178,8 @@ var startThread = sync.OnceValue(func() chan<- func() {
 })
 
 // startBound starts a command whose process is killed when this one ends.
-func startBound(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+func startBound(cmd *exec.Cmd, ownGroup bool) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: ownGroup}
 	result := make(chan error)
 	startThread() <- func() { result <- cmd.Start() }
 	return <-result
@@ -263,44 +269,6 @@ func (i *Instance) Misbehave(how string, first int) {
 	}
 }
 
-// Result is what a command printed and how it ended.
-type Result struct {
-	Code   int
-	Stdout string
-	Stderr string
-}
-
-// CLI runs a command of the product against the instance.
-func (i *Instance) CLI(args ...string) Result {
-	i.t.Helper()
-	cmd := i.command(args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	code := 0
-	if e, ok := errors.AsType[*exec.ExitError](err); ok {
-		code = e.ExitCode()
-	} else if err != nil {
-		i.t.Fatalf("holdfast %s: %v", strings.Join(args, " "), err)
-	}
-	return Result{Code: code, Stdout: out.String(), Stderr: errs.String()}
-}
-
-// Reload runs `holdfast reload` and fails the test when it fails.
-func (i *Instance) Reload() {
-	i.t.Helper()
-	if r := i.CLI("reload"); r.Code != 0 {
-		i.t.Errorf("holdfast reload: exit code %d: %s", r.Code, r.Stderr)
-	}
-}
-
-// ReloadAPI asks for a reload over the admin socket and returns when it is
-// done or has failed. It costs no process.
-func (i *Instance) ReloadAPI() error {
-	_, err := i.Admin(http.MethodPost, "/v1/reload", 30*time.Second)
-	return err
-}
-
 // Signal sends a signal to the supervisor.
 func (i *Instance) Signal(sig os.Signal) {
 	i.t.Helper()
@@ -352,66 +320,4 @@ func (i *Instance) AwaitStatus(within time.Duration, what string, ok func(Status
 		return ok(s)
 	})
 	return s
-}
-
-// Admin sends a request to the admin socket. A status other than 2xx is an
-// error that carries the body.
-func (i *Instance) Admin(method, path string, timeout time.Duration) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(i.RuntimeDir, "admin.sock"))
-		},
-	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://holdfast"+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	r, err := readResponse(resp)
-	if err == nil && r.Status/100 != 2 {
-		err = fmt.Errorf("status %d: %s", r.Status, bytes.TrimSpace(r.Body))
-	}
-	return r.Body, err
-}
-
-// TryStatus reads the status over the admin socket.
-func (i *Instance) TryStatus() (Status, error) {
-	data, err := i.Admin(http.MethodGet, "/v1/status", 5*time.Second)
-	if err != nil {
-		return Status{}, err
-	}
-	var s Status
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber() // counters are 64 bits wide
-	return s, d.Decode(&s)
-}
-
-// Status reads the status and fails the test when it cannot be had.
-func (i *Instance) Status() Status {
-	i.t.Helper()
-	s, err := i.TryStatus()
-	if err != nil {
-		i.t.Fatalf("status: %v\n%s", err, i.LogTail(20))
-	}
-	return s
-}
-
-// Conns lists the connections of all workers.
-func (i *Instance) Conns() []ConnInfo {
-	i.t.Helper()
-	r := i.CLI("conns", "--json")
-	if r.Code != 0 {
-		i.t.Fatalf("holdfast conns: exit code %d: %s", r.Code, r.Stderr)
-	}
-	var cs []ConnInfo
-	if err := json.Unmarshal([]byte(r.Stdout), &cs); err != nil {
-		i.t.Fatalf("holdfast conns --json: %v: %s", err, r.Stdout)
-	}
-	return cs
 }

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // processesOf returns the live processes that carry the mark of an instance.
@@ -125,4 +129,44 @@ func Signal(pid int, sig os.Signal) error {
 		return err
 	}
 	return p.Signal(sig)
+}
+
+// BoundSockets returns the inodes of the UDP sockets and of the listening TCP
+// sockets on a port, whatever their address, each in order.
+func BoundSockets(port int) (udp, tcp []string) {
+	for _, family := range []string{"", "6"} {
+		udp = append(udp, socketTable("/proc/net/udp"+family, port, "07")...)
+		tcp = append(tcp, socketTable("/proc/net/tcp"+family, port, "0A")...)
+	}
+	slices.Sort(udp)
+	slices.Sort(tcp)
+	return udp, tcp
+}
+
+// socketTable returns the inodes of a table's sockets with that local port
+// and state.
+func socketTable(path string, port int, state string) []string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	suffix := fmt.Sprintf(":%04X", port)
+	var inodes []string
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) > 9 && strings.HasSuffix(f[1], suffix) && f[3] == state {
+			inodes = append(inodes, f[9])
+		}
+	}
+	return inodes
+}
+
+// MountUse returns how many bytes the file system at a path holds.
+func MountUse(t testing.TB, path string) int64 {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		t.Skipf("%s: %v", path, err)
+	}
+	return int64(st.Blocks-st.Bfree) * st.Bsize
 }

@@ -106,6 +106,15 @@ func (r Report) MustBeClean(t testing.TB) {
 	}
 }
 
+// MustBeLossless fails the test when a connection was lost; it may have made
+// no request at all.
+func (r Report) MustBeLossless(t testing.TB) {
+	t.Helper()
+	if len(r.Lost) > 0 {
+		t.Errorf("%d connections lost: %v", len(r.Lost), r)
+	}
+}
+
 // recorder collects a report from many goroutines.
 type recorder struct {
 	mu sync.Mutex

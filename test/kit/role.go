@@ -51,6 +51,10 @@ const (
 	WorkerMute = "mute"
 )
 
+// WorkerExitsAfter: the process never says hello and exits with code 1 that
+// long after its start.
+func WorkerExitsAfter(d time.Duration) string { return "exit-after " + d.String() }
+
 // WorkerCrashesAfter lets a worker run as it should and exit with code 1
 // that long after its start.
 func WorkerCrashesAfter(d time.Duration) string { return "crash " + d.String() }
@@ -82,6 +86,11 @@ func misbehave() {
 		select {}
 	case WorkerMute:
 		mute()
+	case "exit-after":
+		if d, err := time.ParseDuration(fields[1]); err == nil {
+			time.Sleep(d) // the delay is the misbehaviour
+		}
+		os.Exit(1)
 	case "crash":
 		if d, err := time.ParseDuration(fields[1]); err == nil {
 			time.AfterFunc(d, func() { os.Exit(1) })

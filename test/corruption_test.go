@@ -1,0 +1,86 @@
+package test
+
+import (
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/holdfast-quic/holdfast/shm"
+	"github.com/holdfast-quic/holdfast/test/kit"
+)
+
+// regions computes where table and queues of a segment lie, from
+// docs/shm-abi.md.
+func regions(g shm.Geometry) (table, queues int64) {
+	pages := func(n int64) int64 { return (n + 4095) &^ 4095 }
+	table = 4096 + 4096 + pages(128+int64(g.Slots)*128) + pages((int64(g.Slots)+1)*512)
+	queueBytes := pages(64<<10+int64(g.Lanes)*(int64(g.LaneBytes)+4<<10)) * int64(g.Slots)
+	return table, g.Size() - queueBytes
+}
+
+// Random bytes in the table and in the queues, written while traffic runs,
+// cost packets: no process ends, no answer comes from the wrong one, and once
+// it stops the service is whole again.
+func TestRandomBytesInTheSegment(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		window func(g shm.Geometry) (from, to int64)
+	}{
+		{"table", func(g shm.Geometry) (int64, int64) { return regions(g) }},
+		// The first slots are the ones in use.
+		{"queues", func(g shm.Geometry) (int64, int64) {
+			_, q := regions(g)
+			return q, q + 8*(g.Size()-q)/int64(g.Slots)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config, g := smallSegment()
+			in := kit.Start(t, kit.Options{Config: config, Corrupted: true})
+			o := in.Client()
+			o.IdleTimeout = 5 * time.Second
+			old := kit.StartFleet(t, kit.FleetOptions{
+				Client: o, N: 30, Interval: 50 * time.Millisecond, Timeout: 2 * time.Second, Reconnect: true,
+			})
+			reload(t, in)
+			pids := in.WorkerPIDs()
+			path, _ := segmentOf(t, in.PID())
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			from, to := c.window(g)
+			random := rand.New(rand.NewPCG(1, 2))
+			noise := make([]byte, 64)
+			span := kit.Scale(4*time.Second, 60*time.Second)
+			kit.Every(time.Millisecond, span, func(int) bool {
+				for i := range noise {
+					noise[i] = byte(random.Uint32())
+				}
+				n := 1 << random.IntN(7)
+				if _, err := f.WriteAt(noise[:n], from+random.Int64N(to-from-int64(n))); err != nil {
+					t.Error(err)
+					return false
+				}
+				return true
+			})
+			r := old.Stop()
+			t.Log(r)
+			if r.Strangers > 0 {
+				t.Errorf("%d answers by a process that does not own the connection", r.Strangers)
+			}
+			for _, pid := range pids {
+				if !kit.Alive(pid) && len(draining(in.Status())) > 0 {
+					t.Errorf("worker %d ended", pid)
+				}
+			}
+			if n := in.Status().Counter("worker_crashes"); n > 0 {
+				t.Errorf("%d workers crashed", n)
+			}
+			reload(t, in)
+			_, h := kit.Burst(t, in.Client(), 20, 4)
+			h.MustBeClean(t)
+		})
+	}
+}
