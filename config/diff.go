@@ -87,6 +87,8 @@ func (k *key) format(v reflect.Value) string {
 		return "none"
 	case v.Type() == bytesType:
 		return quote(hex.EncodeToString(v.Bytes()))
+	case v.Kind() == reflect.String:
+		return quote(v.String())
 	case v.Type() == sizeType:
 		return formatUnits(v.Int(), sizeUnits)
 	case k.special == isCount:

@@ -11,6 +11,12 @@ func TestNeedsRestart(t *testing.T) {
 		{minimal, "", ""},
 		{minimal + "# a comment\n", "", ""},
 		{minimal + "workers: 3\ndrain: {mode: goaway}\nlog: {level: debug}\n", "", ""},
+		{minimal + "access_log: {path: /a}\nlog: {path: stderr}\n", "", ""},
+		{
+			minimal + "log: {path: /a, format: console}\n", "log.path log.format",
+			`gw.yaml:8:13: log.path: found "/a", expected "stderr" as before, because a change takes a restart
+gw.yaml:8:25: log.format: found "console", expected "json" as before, because a change takes a restart`,
+		},
 		{minimal + "table: {entries: 1048576}\n", "", ""},
 		{
 			minimal + "table: {entries: 2Mi}\n", "table.entries",
@@ -22,7 +28,7 @@ func TestNeedsRestart(t *testing.T) {
 			`gw.yaml:8:18: cid.server_id: found "0a", expected none as before, because a change takes a restart
 gw.yaml:9:27: sockets.receive_buffer: found 1MiB, expected 7MiB as before, because a change takes a restart
 gw.yaml:9:46: sockets.send_buffer: found 1MiB, expected 7MiB as before, because a change takes a restart
-gw.yaml:10:16: queue.lanes: found 8, expected 64 as before, because a change takes a restart
+gw.yaml:10:16: queue.lanes: found 8, expected 32 as before, because a change takes a restart
 gw.yaml:10:30: queue.lane_size: found 128KiB, expected 256KiB as before, because a change takes a restart`,
 		},
 	} {
@@ -40,7 +46,7 @@ gw.yaml:10:30: queue.lane_size: found 128KiB, expected 256KiB as before, because
 	}
 	// The key is gone, so the fault is where the file begins.
 	with := mustParse(t, minimal+"queue: {lanes: 8}\n")
-	if err := CheckReload(with, old); err == nil || err.Error() != "gw.yaml:1:1: queue.lanes: found 64, expected 8 as before, because a change takes a restart" {
+	if err := CheckReload(with, old); err == nil || err.Error() != "gw.yaml:1:1: queue.lanes: found 32, expected 8 as before, because a change takes a restart" {
 		t.Error(err)
 	}
 }

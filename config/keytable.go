@@ -45,7 +45,7 @@ var keys = []key{
 	{path: "routes[].files", doc: "Serve files."},
 	{path: "routes[].files.root", required: true, special: isPath, expected: "the name of a directory", example: "./site", doc: "Directory that holds the files. The path of the route is taken off the request's path first."},
 	{path: "routes[].proxy", doc: "Pass requests on to other servers."},
-	{path: "routes[].proxy.upstreams", required: true, expected: `an http or https URL such as "http://127.0.0.1:9000"`, example: "http://127.0.0.1:9000", doc: "URLs of the servers, `http` or `https`, at least one. They take turns."},
+	{path: "routes[].proxy.upstreams", required: true, expected: `an http or https URL such as "http://127.0.0.1:9000"`, doc: "URLs of the servers, `http` or `https`, at least one. They take turns."},
 	{path: "routes[].whoami", doc: "Answer with JSON that names the process: generation, slot, incarnation, pid, config_hash, version, protocol."},
 	{path: "routes[].speedtest", doc: "`GET ?bytes=N` sends N bytes, `POST` counts the bytes of the body."},
 	{path: "routes[].speedtest.max_bytes", def: "1GiB", min: 1, max: 1024 * gib, doc: "The most bytes that one request may ask for or send."},
@@ -73,8 +73,8 @@ var keys = []key{
 	{path: "table.entries", def: "1Mi", special: isCount, min: 4096, max: 64 << 20, power2: true, effect: byRestart, doc: "Connection IDs that the table can hold, a power of two. An entry is 32 bytes; a connection uses several. Memory is used as entries are."},
 
 	{path: "queue", doc: "The packet queue that each worker has for packets of its connections that other workers received."},
-	{path: "queue.lanes", def: "64", min: 2, max: 1024, effect: byRestart, doc: "Lanes per queue: how many other workers can hand packets to one worker at the same time."},
-	{path: "queue.lane_size", def: "256KiB", min: 128 * kib, max: 16 * mib, power2: true, effect: byRestart, doc: "Size of a lane, a power of two. Memory is used only once packets are handed over."},
+	{path: "queue.lanes", def: "32", min: 2, max: 256, effect: byRestart, doc: "Lanes per queue: how many other workers can hand packets to one worker at the same time."},
+	{path: "queue.lane_size", def: "256KiB", min: 128 * kib, max: 16 * mib, power2: true, effect: byRestart, doc: "Size of a lane, a power of two; all lanes of a queue together at most 256MiB. Memory is used only once packets are handed over."},
 
 	{path: "sockets", doc: "Options of the UDP sockets."},
 	{path: "sockets.receive_buffer", def: "7MiB", min: 64 * kib, max: gib, effect: byRestart, doc: "Receive buffer that is asked for. The kernel may allow less (`net.core.rmem_max`)."},
@@ -92,8 +92,8 @@ var keys = []key{
 
 	{path: "log", doc: "The log of the supervisor and the workers."},
 	{path: "log.level", def: "info", enum: []string{"debug", "info", "warn", "error"}, doc: "The least important messages that are written: `debug`, `info`, `warn` or `error`."},
-	{path: "log.path", def: LogStderr, special: isPath, words: []string{LogStderr}, expected: "stderr or a file name", example: "holdfast.log", doc: "Where it goes: `stderr` or a file. USR1 opens the file again."},
-	{path: "log.format", def: "json", enum: []string{"json", "console"}, doc: "`json`: one object per line. `console`: for people."},
+	{path: "log.path", def: LogStderr, special: isPath, words: []string{LogStderr}, expected: "stderr or a file name", example: "holdfast.log", effect: byRestart, doc: "Where it goes: `stderr` or a file. USR1 opens the file again."},
+	{path: "log.format", def: "json", enum: []string{"json", "console"}, effect: byRestart, doc: "`json`: one object per line. `console`: for people."},
 
 	{path: "pid_file", special: isPath, defNote: "none", expected: "a file name", example: "/run/holdfast.pid", doc: "File that holds the supervisor's pid, besides `holdfast.pid` in the runtime directory. Written by rename; the pid never changes, not even over an upgrade."},
 	{path: "strict", def: "false", doc: "Refuse what is otherwise only warned about, such as an IPv6 address on a host without IPv6."},

@@ -98,7 +98,8 @@ func TestFaultTexts(t *testing.T) {
 		{"table: {entries: 5000}", `8:18: table.entries: found 5000, expected a whole number, a power of two, from 4Ki to 64Mi, such as "64Ki"`},
 		{"table: {entries: 128Mi}", `8:18: table.entries: found "128Mi", expected a whole number, a power of two, from 4Ki to 64Mi, such as "64Ki"`},
 		{"table: {entries: 1MiB}", `8:18: table.entries: found "1MiB", expected a whole number, a power of two, from 4Ki to 64Mi, such as "64Ki"`},
-		{"queue: {lanes: 1}", `8:16: queue.lanes: found 1, expected a whole number from 2 to 1024`},
+		{"queue: {lanes: 1}", `8:16: queue.lanes: found 1, expected a whole number from 2 to 256`},
+		{"queue: {lanes: 256, lane_size: 2MiB}", `8:8: queue: found 512MiB of lanes per queue, expected at most 256MiB`},
 		{"queue: {lane_size: 64KiB}", `8:20: queue.lane_size: found "64KiB", expected a size, a power of two, from 128KiB to 16MiB, such as "1MiB"`},
 		{"sockets: {receive_buffer: 7MB}", `8:27: sockets.receive_buffer: found "7MB", expected a size from 64KiB to 1GiB, such as "1MiB"`},
 		{"sockets: {send_buffer: 1.5MiB}", `8:24: sockets.send_buffer: found "1.5MiB", expected a size from 64KiB to 1GiB, such as "1MiB"`},
@@ -120,6 +121,25 @@ func TestFaultTexts(t *testing.T) {
 		{"drain: {mode: hold", `8:8: found a syntax error (could not find flow mapping end token '}'), expected YAML`},
 	} {
 		check(t, minimal+tc[0]+"\n", tc[1])
+	}
+}
+
+// TestAnnouncedValues: a file written for a later version is told apart from
+// a mistake, and says what to use here.
+func TestAnnouncedValues(t *testing.T) {
+	_, err := Parse("gw.yaml", []byte(minimal+"drain:\n  overflow: apply\n  follow: true\nreload: {mode: auto}\n"))
+	faults, _ := errors.AsType[Errors](err)
+	if len(faults) != 3 {
+		t.Fatal(err)
+	}
+	for i, want := range []Fault{
+		{File: "gw.yaml", Line: 9, Column: 13, Key: "drain.overflow", Found: `"apply"`, Expected: "wait or evict", Later: true},
+		{File: "gw.yaml", Line: 10, Column: 11, Key: "drain.follow", Found: "true", Expected: "false", Later: true},
+		{File: "gw.yaml", Line: 11, Column: 16, Key: "reload.mode", Found: `"auto"`, Expected: "generation", Later: true},
+	} {
+		if faults[i] != want {
+			t.Errorf("have %+v, want %+v", faults[i], want)
+		}
 	}
 }
 

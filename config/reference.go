@@ -21,7 +21,7 @@ func Reference() []byte {
 			if !nested && isSection(k.path) {
 				b.WriteString(k.doc + "\n\n")
 			}
-			b.WriteString("| key | value | default | |\n|---|---|---|---|\n")
+			b.WriteString("| key | value | default | meaning |\n|---|---|---|---|\n")
 			if !nested && isSection(k.path) {
 				continue
 			}

@@ -46,6 +46,9 @@ func schemaOf(t reflect.Type, path string) object {
 	}
 	if row, ok := keyIndex[path]; ok {
 		s["description"] = row.doc
+		if row.example != "" {
+			s["examples"] = []string{row.example}
+		}
 		if row.def != "" {
 			s["default"] = defaultJSON(t, row.def)
 		}

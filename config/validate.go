@@ -19,7 +19,13 @@ func (v *validator) ok(path string) bool { return !v.bad[path] }
 func (v *validator) config(c *Config) {
 	v.listeners(c)
 	v.routes(c.Routes)
+	if total := Size(c.Queue.Lanes) * c.Queue.LaneSize; total > maxQueue && v.ok("queue.lanes") && v.ok("queue.lane_size") {
+		v.fault("queue", formatUnits(int64(total), sizeUnits)+" of lanes per queue", "at most "+formatUnits(int64(maxQueue), sizeUnits))
+	}
 }
+
+// maxQueue bounds the address space that the queues of all worker slots take.
+const maxQueue = 256 * MiB
 
 // unique reports values that occur twice.
 func (v *validator) unique(seen map[string]string, path, value, noun string) {
