@@ -227,6 +227,7 @@ func (c *claim) writeKey(b *bucket, i uint, mine meta) bool {
 			c.table.reach(fpHalfKey)
 		}
 	}
+	c.table.reach(fpKey)
 	return true
 }
 
