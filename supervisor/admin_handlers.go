@@ -200,6 +200,10 @@ func (a *admin) stop(w http.ResponseWriter, r *http.Request) {
 	}
 	ended := make(chan struct{})
 	err := a.s.call(r.Context(), func(s *Supervisor) {
+		if s.finished {
+			close(ended)
+			return
+		}
 		s.stopWaiters = append(s.stopWaiters, ended)
 		kind := stopGraceful
 		if in.Fast {

@@ -214,9 +214,26 @@ func addrPortOf(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// noIPv6 reports whether err says that this host has no IPv6 at all.
-func noIPv6(err error) bool {
-	return errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL)
+// ipv6Missing returns why this host has no IPv6, or nil. Where the loopback
+// address can't be bound, any other address of the family still counts.
+func ipv6Missing() error {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	loopback := unix.SockaddrInet6{Addr: netip.IPv6Loopback().As16()}
+	err = unix.Bind(fd, &loopback)
+	if err == nil {
+		return nil
+	}
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		if prefix, parseErr := netip.ParsePrefix(a.String()); parseErr == nil && prefix.Addr().Is6() {
+			return nil
+		}
+	}
+	return os.NewSyscallError("bind ::1", err)
 }
 
 // bindError names the address, what is wrong and who may be the cause.

@@ -16,6 +16,8 @@ type env struct {
 	bind func(network, address string, o socketOptions) (*os.File, string, error)
 	// tryBind reports ErrAddressInUse when another program holds the address.
 	tryBind func(network, address string) error
+	// ipv6 returns why this host has no IPv6, or nil.
+	ipv6 func() error
 	// files returns how many descriptors this process has and may have.
 	files func() (used, limit int, err error)
 	// memory returns the tightest memory limit of this process's control

@@ -12,6 +12,7 @@ func realEnv() *env {
 		start:      startChild,
 		bind:       bindSocket,
 		tryBind:    tryBindSocket,
+		ipv6:       ipv6Missing,
 		files:      openFiles,
 		memory:     memoryLimit,
 		monotonic:  monotonic,

@@ -95,11 +95,9 @@ func (s *Supervisor) loaded(op *reloadOp, spec *Spec, err error) {
 
 // prepare starts the generation as soon as there is room for it.
 func (s *Supervisor) prepare(op *reloadOp) {
-	if !op.first {
-		if key := restartKey(s.spec, op.spec); key != "" {
-			s.finishOp(restartNeeded(key))
-			return
-		}
+	if key := restartKey(s.spec, op.spec); key != "" {
+		s.finishOp(restartNeeded(key))
+		return
 	}
 	if op.waiting = !s.hasRoom(op.spec.Drain); op.waiting {
 		return

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-quic/holdfast/internal/lifeline"
 )
@@ -72,6 +70,7 @@ type sockets struct {
 	ours func(pid int) bool
 	// warn is told once per address what could not be had as configured.
 	warn    func(address string, err error)
+	warned  map[string]bool
 	options socketOptions
 }
 
@@ -181,34 +180,6 @@ func (s *sockets) clash(out []wanted) error {
 	return nil
 }
 
-// usableHost returns the host to bind: on a host without IPv6 the IPv4
-// counterpart of an unspecified or loopback address, with one warning, unless
-// strict.
-func (s *sockets) usableHost(host, address string, strict bool) (string, error) {
-	ip, err := netip.ParseAddr(host)
-	if host != "" && (err != nil || !ip.Is6() || ip.Is4In6()) {
-		return host, nil
-	}
-	err = s.env.tryBind(networkUDP, "[::1]:0")
-	if err == nil || !noIPv6(err) {
-		return host, nil
-	}
-	substitute := "0.0.0.0"
-	if host != "" && !ip.IsUnspecified() {
-		if !ip.IsLoopback() {
-			return "", fmt.Errorf("%s: this host has no IPv6: %w", address, err)
-		}
-		substitute = "127.0.0.1"
-	}
-	if strict {
-		return "", fmt.Errorf("%s: this host has no IPv6 and strict is set: %w", address, err)
-	}
-	if s.warn != nil {
-		s.warn(address, fmt.Errorf("this host has no IPv6; serving %s instead", substitute))
-	}
-	return substitute, nil
-}
-
 // missing returns the sets that w needs, made but not bound where there are
 // none yet.
 func (s *sockets) missing(w wanted) []*socketSet {
@@ -266,6 +237,7 @@ func (s *sockets) grow(set *socketSet, count int) error {
 		count = 1
 	}
 	l := set.listener
+	s.settlePort(set)
 	if len(set.sockets) == 0 && portOf(set.address) != "0" && !s.overlapping(set.network, set.address) {
 		if err := s.env.tryBind(set.network, set.address); err != nil && !s.heldByUs(err) {
 			return fmt.Errorf("listener %q: %w", l.name, err)
@@ -276,21 +248,30 @@ func (s *sockets) grow(set *socketSet, count int) error {
 		options.v6only = set.v6only
 		file, bound, err := s.env.bind(set.network, set.address, options)
 		if err != nil {
+			if !slices.Contains(l.sets, set) {
+				s.close(set)
+			}
 			return fmt.Errorf("listener %q: %w", l.name, err)
 		}
 		counter := &s.next[l.id][boolInt(set.network == networkTCP)]
 		set.sockets = append(set.sockets, &listenSocket{set: set, index: *counter, file: file, bound: bound})
 		*counter++
 		if portOf(set.address) == "0" {
-			host, _, _ := net.SplitHostPort(set.address)
 			l.real = portOf(bound)
-			set.address = canonical(host, l.real)
+			s.settlePort(set)
 		}
 	}
 	if !slices.Contains(l.sets, set) {
 		l.sets = append(l.sets, set)
 	}
 	return nil
+}
+
+// settlePort gives a set of port 0 the port that its listener has got.
+func (s *sockets) settlePort(set *socketSet) {
+	if host, port, _ := net.SplitHostPort(set.address); port == "0" {
+		set.address = canonical(host, set.listener.real)
+	}
 }
 
 func (s *sockets) heldByUs(err error) bool {
@@ -351,49 +332,3 @@ func (l *listenSocket) describe(retiring bool) lifeline.Socket {
 		Listener: l.set.listener.id, Network: l.set.network, Address: l.bound, Index: l.index, Retiring: retiring,
 	}
 }
-
-// canonical writes an address in the one form by which sets are compared.
-func canonical(host, port string) string {
-	if host == "" {
-		host = "::"
-	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		host = ip.Unmap().String()
-	}
-	return net.JoinHostPort(strings.ToLower(host), port)
-}
-
-func portOf(address string) string {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return ""
-	}
-	return port
-}
-
-func isIPv6(address string) bool {
-	a, err := netip.ParseAddrPort(address)
-	return err == nil && a.Addr().Is6()
-}
-
-func isAny6(address string) bool {
-	a, err := netip.ParseAddrPort(address)
-	return err == nil && a.Addr() == netip.IPv6Unspecified()
-}
-
-// contains reports whether a socket on the canonical address wide can receive
-// what is sent to narrow. The IPv6 wildcard counts as containing all of IPv4:
-// it does, unless it shares its port with an IPv4 listener, and then the two
-// never move into each other.
-func contains(wide, narrow string) bool {
-	w, errW := netip.ParseAddrPort(wide)
-	n, errN := netip.ParseAddrPort(narrow)
-	if errW != nil || errN != nil {
-		return wide == narrow
-	}
-	return w.Port() == n.Port() && (w.Addr() == n.Addr() || w.Addr() == netip.IPv6Unspecified() ||
-		w.Addr() == netip.IPv4Unspecified() && n.Addr().Is4())
-}
-
-// overlap reports whether two canonical addresses can receive the same packet.
-func overlap(a, b string) bool { return contains(a, b) || contains(b, a) }

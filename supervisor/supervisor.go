@@ -105,9 +105,13 @@ func newSupervisor(o Options, e *env) *Supervisor {
 		nextGeneration: 1, nextIncarnation: 1,
 		hub: newHub(),
 	}
-	s.sockets = &sockets{env: e, ours: func(pid int) bool { return s.byPID[pid] != nil || pid == e.getpid() }, warn: func(address string, err error) {
-		s.log.Warn("address not served as configured", zap.String("address", address), zap.Error(err))
-	}}
+	s.sockets = &sockets{
+		env: e, warned: map[string]bool{},
+		ours: func(pid int) bool { return s.byPID[pid] != nil || pid == e.getpid() },
+		warn: func(address string, err error) {
+			s.log.Warn("address not served as configured", zap.String("address", address), zap.Error(err))
+		},
+	}
 	return s
 }
 

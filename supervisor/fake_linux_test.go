@@ -1,0 +1,404 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
+	"github.com/holdfast-quic/holdfast/shm"
+)
+
+// fakeWorker is a worker process that lives in this one: a goroutine at the
+// far end of a real lifeline. What it does is set by its behave function.
+type fakeWorker struct {
+	pid     int
+	conn    *lifeline.Conn
+	welcome *lifeline.Welcome
+
+	mu      sync.Mutex
+	readers lifeline.Readers
+	drains  []lifeline.Drain
+	end     *exit
+	ended   chan struct{}
+	closed  bool
+}
+
+// script says how fake workers differ from good ones. Nil means good.
+type script struct {
+	hello     func(h *lifeline.Hello)
+	onStart   func(f *fakeWorker) bool // false: do nothing at all
+	onWelcome func(f *fakeWorker) bool // false: never ready
+	onReaders func(f *fakeWorker) bool // false: never acknowledge
+	onDrain   func(f *fakeWorker)
+	onStop    func(f *fakeWorker)
+	conns     []lifeline.ConnInfo
+	mute      bool // never answers questions
+}
+
+func (f *fakeWorker) PID() int { return f.pid }
+func (f *fakeWorker) Ended()   { <-f.ended }
+func (f *fakeWorker) Close()   {}
+
+func (f *fakeWorker) Reap() exit {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *f.end
+}
+
+func (f *fakeWorker) Signal(sig syscall.Signal) error {
+	if sig == syscall.SIGKILL {
+		f.exit(exit{status: -1, signal: sig, known: true})
+	}
+	return nil
+}
+
+// exit ends the process, once.
+func (f *fakeWorker) exit(e exit) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.end != nil {
+		return
+	}
+	f.end = &e
+	f.conn.Close()
+	close(f.ended)
+}
+
+func (f *fakeWorker) udp(listener uint8) []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.readers.UDP[listener]
+}
+
+func (f *fakeWorker) tcp(listener uint8) []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.readers.TCP[listener]
+}
+
+func (f *fakeWorker) send(m *lifeline.Message) { _ = f.conn.Send(m) }
+
+func (f *fakeWorker) run(sc *script) {
+	defer f.exit(exit{known: true})
+	if sc.onStart != nil && !sc.onStart(f) {
+		<-f.ended
+		return
+	}
+	hello := &lifeline.Hello{
+		ProtocolMin: lifeline.ProtocolMin, ProtocolMax: lifeline.ProtocolMax,
+		ABIMajor: shm.ABIMajor, ABIMinor: shm.ABIMinor, Version: "v", BuildID: "b", PID: f.pid,
+	}
+	if sc.hello != nil {
+		sc.hello(hello)
+	}
+	f.send(&lifeline.Message{Kind: lifeline.KindHello, Hello: hello})
+	for {
+		m, files, err := f.conn.Recv()
+		for _, file := range files {
+			file.Close()
+		}
+		if err != nil {
+			return
+		}
+		if !f.obey(sc, m) {
+			return
+		}
+	}
+}
+
+// obey returns false when the process is to end.
+func (f *fakeWorker) obey(sc *script, m *lifeline.Message) bool {
+	switch m.Kind {
+	case lifeline.KindRefuse:
+		return false
+	case lifeline.KindWelcome:
+		f.mu.Lock()
+		f.welcome = m.Welcome
+		f.mu.Unlock()
+		if sc.onWelcome == nil || sc.onWelcome(f) {
+			f.send(&lifeline.Message{Kind: lifeline.KindReady})
+		}
+	case lifeline.KindReaders:
+		f.mu.Lock()
+		f.readers = *m.Readers
+		f.mu.Unlock()
+		if sc.onReaders == nil || sc.onReaders(f) {
+			f.send(&lifeline.Message{Kind: lifeline.KindReadersSet, ReadersSet: &lifeline.ReadersSet{Seq: m.Readers.Seq}})
+		}
+	case lifeline.KindPeer:
+		f.send(&lifeline.Message{Kind: lifeline.KindPeerSet, Peer: m.Peer})
+	case lifeline.KindDrain:
+		f.mu.Lock()
+		f.drains = append(f.drains, *m.Drain)
+		f.mu.Unlock()
+		if sc.onDrain == nil {
+			return false // idle at once
+		}
+		sc.onDrain(f)
+	case lifeline.KindStop:
+		if sc.onStop == nil {
+			return false
+		}
+		sc.onStop(f)
+	case lifeline.KindConnsQuery:
+		if !sc.mute {
+			f.send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: &lifeline.ConnsReply{Seq: m.ConnsQuery.Seq, Conns: sc.conns, Last: true}})
+		}
+	case lifeline.KindCloseConn:
+		f.send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: &lifeline.ConnsReply{Seq: m.CloseConn.Seq, Last: true}})
+	}
+	return true
+}
+
+// rig is a supervisor over fake workers.
+type rig struct {
+	t    *testing.T
+	s    *Supervisor
+	opt  Options
+	done chan error
+	sigs chan os.Signal
+	http *http.Client
+
+	mu      sync.Mutex
+	spec    Spec
+	loadErr error
+	loads   int
+	script  script
+	workers []*fakeWorker
+	nextPID int
+	binds   atomic.Int64
+}
+
+var smallGeometry = shm.Geometry{Slots: 16, TableEntries: 1024, Lanes: 8, LaneBytes: 1 << 16}
+
+// inheritMu guards the environment variable by which lifeline.Inherit finds
+// its descriptor.
+var inheritMu sync.Mutex
+
+func newRig(t *testing.T, adjust func(r *rig)) *rig {
+	t.Helper()
+	// Unix socket paths are short; t.TempDir has the test's name in it.
+	dir, err := os.MkdirTemp("", "hf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &rig{t: t, done: make(chan error, 1), sigs: make(chan os.Signal, 64), nextPID: 1 << 24}
+	r.spec = Spec{
+		ConfigPath: "test.yaml", ConfigHash: "sha256:1", Payload: []byte("{}"), Workers: 2, Geometry: smallGeometry,
+		Listeners:     []ListenerSpec{{Name: "public", Address: "127.0.0.1:0", QUIC: true, TCP: true}},
+		SocketBuffers: SocketBuffers{Receive: 1 << 16, Send: 1 << 16},
+	}
+	r.opt = Options{
+		RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Version: "test", BuildID: "id",
+		Load: r.load, Log: zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel)), Signals: r.sigs,
+	}
+	e := realEnv()
+	realBind := e.bind
+	e.start = r.start
+	e.bind = func(network, address string, o socketOptions) (*os.File, string, error) {
+		r.binds.Add(1)
+		return realBind(network, address, o)
+	}
+	e.memory = func() (int64, string) { return 0, "" }
+	if adjust != nil {
+		adjust(r)
+	}
+	o, err := r.opt.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.s = newSupervisor(o, e)
+	r.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(r.opt.RuntimeDir, adminName))
+	}}}
+	return r
+}
+
+func (r *rig) load() (*Spec, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loads++
+	if r.loadErr != nil {
+		return nil, r.loadErr
+	}
+	spec := r.spec
+	return &spec, nil
+}
+
+func (r *rig) start(_ command, end *os.File) (process, error) {
+	raw, err := end.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	if err := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return nil, err
+	}
+	inheritMu.Lock()
+	os.Setenv(lifeline.Env, strconv.Itoa(fd))
+	conn, err := lifeline.Inherit()
+	inheritMu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nextPID++
+	f := &fakeWorker{pid: r.nextPID, conn: conn, ended: make(chan struct{})}
+	r.workers = append(r.workers, f)
+	sc := r.script
+	go f.run(&sc)
+	return f, nil
+}
+
+// with changes what the rig gives to generations from now on.
+func (r *rig) with(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// up runs the supervisor until its first generation is current, and stops it
+// at the end of the test.
+func newRunning(t *testing.T, adjust func(r *rig)) *rig {
+	t.Helper()
+	r := newRig(t, adjust)
+	r.run()
+	r.waitFor("first generation", func(st *Status) bool { return r.current(st) == 1 })
+	return r
+}
+
+func (r *rig) run() {
+	go func() { r.done <- r.s.Run(context.Background()) }()
+	r.t.Cleanup(func() {
+		r.s.post(stopEvent{stopFast})
+		select {
+		case <-r.s.done:
+		case <-time.After(10 * time.Second):
+			r.t.Error("supervisor does not stop")
+		}
+		r.http.CloseIdleConnections()
+	})
+}
+
+func (r *rig) wait() error {
+	r.t.Helper()
+	select {
+	case err := <-r.done:
+		return err
+	case <-time.After(10 * time.Second):
+		r.t.Fatal("supervisor does not end")
+		return nil
+	}
+}
+
+// alive returns the fake processes of a generation, 0 for all.
+func (r *rig) alive(generation uint32) []*fakeWorker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*fakeWorker
+	for _, f := range r.workers {
+		f.mu.Lock()
+		if f.end == nil && (generation == 0 || f.welcome != nil && f.welcome.Generation == generation) {
+			out = append(out, f)
+		}
+		f.mu.Unlock()
+	}
+	return out
+}
+
+// waitFor polls the status until it holds.
+func (r *rig) waitFor(what string, ok func(st *Status) bool) *Status {
+	r.t.Helper()
+	var last []byte
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		var st Status
+		if code, body := r.call(http.MethodGet, "/v1/status", nil); code == http.StatusOK {
+			last = body
+			if err := json.Unmarshal(body, &st); err != nil {
+				r.t.Fatalf("status: %v", err)
+			}
+			if ok(&st) {
+				return &st
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	r.t.Fatalf("never: %s; last status %s", what, last)
+	return nil
+}
+
+func (r *rig) current(st *Status) shm.Generation {
+	for _, g := range st.Generations {
+		if g.State == GenerationCurrent {
+			return g.ID
+		}
+	}
+	return 0
+}
+
+// call makes one request to the admin API; 0 means that there was no answer.
+func (r *rig) call(method, path string, in any) (int, []byte) {
+	var body io.Reader
+	if in != nil {
+		wire, _ := json.Marshal(in)
+		body = bytes.NewReader(wire)
+	}
+	req, err := http.NewRequest(method, "http://admin"+path, body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return 0, nil
+	}
+	defer resp.Body.Close()
+	out, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, nil
+	}
+	return resp.StatusCode, out
+}
+
+// reload asks for one and returns its answer.
+func (r *rig) reload() (code int, reason Error) {
+	code, body := r.call(http.MethodPost, "/v1/reload", nil)
+	_ = json.Unmarshal(body, &reason)
+	return code, reason
+}
+
+func (r *rig) mustReload() {
+	r.t.Helper()
+	if code, reason := r.reload(); code != http.StatusOK {
+		r.t.Fatalf("reload: %d %+v", code, reason)
+	}
+}
+
+// UnmarshalText lets tests read what MarshalText wrote.
+func (s *GenerationState) UnmarshalText(text []byte) error {
+	for i, name := range generationNames {
+		if name == string(text) {
+			*s = GenerationState(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("no generation state %q", text)
+}
