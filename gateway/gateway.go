@@ -11,34 +11,25 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/worker"
 )
 
-// abandonGrace is how long the goodbye may take when the context ends, which
-// says that nobody is left to ask for one.
-const abandonGrace = 2 * time.Second
+// failedGrace is how long the goodbye may take when a listener fails.
+const failedGrace = 2 * time.Second
 
-// host is the part of a worker that the gateway lives on.
+// host is the part of a [worker.Worker] that the gateway lives on.
 type host interface {
 	QUIC(name string) (*quic.Transport, error)
 	TCP(name string) (net.Listener, error)
 	TicketKeys() [][32]byte
 	Ready() error
-	Orders() <-chan order
+	DrainOrders() <-chan worker.DrainOrder
 	Stopping() <-chan struct{}
 	Grace() time.Duration
 	Idle() <-chan struct{}
 	ReopenLogs() <-chan struct{}
 	Logger() *zap.Logger
-	// Track says what a QUIC connection speaks, by its context, and how to
-	// end it.
-	Track(conn context.Context, protocol string, close func())
-}
-
-// order says how the connections of a generation are to end that is no
-// longer current.
-type order struct {
-	goaway bool // tell the clients; otherwise hold
-	window time.Duration
 }
 
 // gateway is one running Serve.
@@ -114,7 +105,7 @@ func (g *gateway) listenQUIC(ctx context.Context, l *Listener, h http.Handler) e
 	if err != nil {
 		return err
 	}
-	q := &quicServer{handler: h, drain: g.drain, log: g.log, track: g.host.Track}
+	q := &quicServer{handler: h, drain: g.drain, log: g.log}
 	if err := listenQUIC(tr, l, q, g.host.TicketKeys()); err != nil {
 		return err
 	}
@@ -149,23 +140,18 @@ func (g *gateway) accept(name string, serve func() error) {
 
 // run does what the supervisor orders until there is nothing left to do.
 func (g *gateway) run(ctx context.Context) error {
-	var tick <-chan time.Time
-	var ticker *time.Ticker
-	defer func() {
-		if ticker != nil {
-			ticker.Stop()
-		}
-	}()
+	var tick <-chan time.Time // nil until somebody is told goodbye
 	for {
 		select {
-		case o := <-g.host.Orders():
-			if !o.goaway {
+		case o := <-g.host.DrainOrders():
+			if o.Mode != worker.DrainGoAway {
 				g.drain.hold()
 				continue
 			}
-			g.drain.spread(o.window)
-			if ticker == nil {
-				ticker = time.NewTicker(goodbyeTick)
+			g.drain.spread(o.Window)
+			if tick == nil {
+				ticker := time.NewTicker(goodbyeTick)
+				defer ticker.Stop()
 				tick = ticker.C
 			}
 		case <-tick:
@@ -178,10 +164,10 @@ func (g *gateway) run(ctx context.Context) error {
 			g.drain.stop(g.host.Grace(), ctx.Done())
 			return nil
 		case <-ctx.Done():
-			g.drain.stop(abandonGrace, nil)
+			g.drain.closeRest()
 			return nil
 		case err := <-g.failed:
-			g.drain.stop(abandonGrace, nil)
+			g.drain.stop(failedGrace, ctx.Done())
 			return err
 		}
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/quic-go/quic-go/http3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+
+	"github.com/holdfast-quic/holdfast/worker"
 )
 
 // testHost is a worker without a supervisor: plain sockets on the loopback.
@@ -31,7 +33,7 @@ type testHost struct {
 	tcp      net.Listener
 	keys     [][32]byte
 	ready    chan struct{}
-	orders   chan order
+	orders   chan worker.DrainOrder
 	stopping chan struct{}
 	grace    time.Duration
 	idle     chan struct{}
@@ -39,18 +41,16 @@ type testHost struct {
 	done     chan error
 }
 
-func (h *testHost) QUIC(string) (*quic.Transport, error) { return h.tr, nil }
-func (h *testHost) TCP(string) (net.Listener, error)     { return h.tcp, nil }
-func (h *testHost) TicketKeys() [][32]byte               { return h.keys }
-func (h *testHost) Ready() error                         { close(h.ready); return nil }
-func (h *testHost) Orders() <-chan order                 { return h.orders }
-func (h *testHost) Stopping() <-chan struct{}            { return h.stopping }
-func (h *testHost) Grace() time.Duration                 { return h.grace }
-func (h *testHost) Idle() <-chan struct{}                { return h.idle }
-func (h *testHost) ReopenLogs() <-chan struct{}          { return h.reopen }
-func (h *testHost) Logger() *zap.Logger                  { return h.log }
-func (h *testHost) Track(context.Context, string, func()) {
-}
+func (h *testHost) QUIC(string) (*quic.Transport, error)  { return h.tr, nil }
+func (h *testHost) TCP(string) (net.Listener, error)      { return h.tcp, nil }
+func (h *testHost) TicketKeys() [][32]byte                { return h.keys }
+func (h *testHost) Ready() error                          { close(h.ready); return nil }
+func (h *testHost) DrainOrders() <-chan worker.DrainOrder { return h.orders }
+func (h *testHost) Stopping() <-chan struct{}             { return h.stopping }
+func (h *testHost) Grace() time.Duration                  { return h.grace }
+func (h *testHost) Idle() <-chan struct{}                 { return h.idle }
+func (h *testHost) ReopenLogs() <-chan struct{}           { return h.reopen }
+func (h *testHost) Logger() *zap.Logger                   { return h.log }
 
 // stop orders the end within the grace and returns what serve returned.
 func (h *testHost) stop(t *testing.T, grace time.Duration) {
@@ -84,7 +84,7 @@ func start(t *testing.T, address string, o Options) *testHost {
 		log: zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)), udp: udp, tcp: tcp,
 		tr:    &quic.Transport{Conn: udp},
 		keys:  [][32]byte{{1}, {2}},
-		ready: make(chan struct{}), orders: make(chan order), stopping: make(chan struct{}),
+		ready: make(chan struct{}), orders: make(chan worker.DrainOrder), stopping: make(chan struct{}),
 		idle: make(chan struct{}), reopen: make(chan struct{}), done: make(chan error, 1),
 	}
 	go func() {

@@ -11,6 +11,8 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/worker"
 )
 
 // How long an HTTP/3 connection must have been quiet before it is closed
@@ -35,8 +37,6 @@ type quicServer struct {
 	handler  http.Handler
 	drain    *drainer
 	log      *zap.Logger
-	// track tells the worker what a connection speaks and how to end it.
-	track func(conn context.Context, protocol string, close func())
 }
 
 // listenQUIC starts to listen on the transport; serve accepts.
@@ -87,8 +87,9 @@ func (q *quicServer) serveConn(conn *quic.Conn) {
 			return withTraffic(ctx, &s.traffic)
 		},
 	}
-	if q.track != nil {
-		q.track(conn.Context(), ProtocolHTTP3, s.close)
+	if c := worker.ConnFromContext(conn.Context()); c != nil {
+		c.SetProtocol(ProtocolHTTP3)
+		c.SetCloser(s.close)
 	}
 	err := s.server.ServeQUICConn(conn)
 	q.drain.remove(s)

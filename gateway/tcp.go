@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/worker"
 )
 
 // Limits of TCP connections. There is none for how long a request or a
@@ -170,12 +172,10 @@ func debugLog(log *zap.Logger) *stdlog.Logger {
 }
 
 // setProtocol tells the worker what a TCP connection speaks, so that it can
-// be listed.
+// be listed, and how to end it.
 func setProtocol(c net.Conn, protocol string) {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	if p, ok := c.(interface{ SetProtocol(protocol string) }); ok {
-		p.SetProtocol(protocol)
+	if entry := worker.ConnFromNetConn(c); entry != nil {
+		entry.SetProtocol(protocol)
+		entry.SetCloser(func() { closeTCP(c) })
 	}
 }

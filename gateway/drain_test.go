@@ -1,0 +1,132 @@
+package gateway
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// fakeSession notes what is done to it.
+type fakeSession struct {
+	told   atomic.Int32
+	closed atomic.Int32
+	over   atomic.Bool // finished
+}
+
+func (s *fakeSession) goodbye()                                 { s.told.Add(1) }
+func (s *fakeSession) finished(time.Time, time.Time, bool) bool { return s.over.Load() }
+func (s *fakeSession) close()                                   { s.closed.Add(1) }
+
+// fakeDrain is a drainer with a clock of its own and n sessions.
+func fakeDrain(t *testing.T, n int) (*drainer, []*fakeSession, *time.Time) {
+	now := time.Unix(1000, 0)
+	d := newDrainer(testLog(t))
+	d.now = func() time.Time { return now }
+	sessions := make([]*fakeSession, n)
+	for i := range sessions {
+		sessions[i] = new(fakeSession)
+		d.add(sessions[i])
+	}
+	return d, sessions, &now
+}
+
+func told(sessions []*fakeSession) (n int) {
+	for _, s := range sessions {
+		n += int(s.told.Load())
+	}
+	return n
+}
+
+func TestGoodbyesAreSpreadOverTheWindow(t *testing.T) {
+	d, sessions, now := fakeDrain(t, 1000)
+	d.round()
+	if told(sessions) != 0 {
+		t.Fatal("goodbye without an order")
+	}
+	d.spread(10 * time.Second)
+	last := 0
+	for i := range 200 {
+		*now = now.Add(50 * time.Millisecond)
+		d.round()
+		n := told(sessions)
+		if n-last > 10 {
+			t.Fatalf("round %d told %d clients at once", i, n-last)
+		}
+		last = n
+		if i == 99 && (n < 450 || n > 600) {
+			t.Errorf("%d of 1000 were told in half of the window", n)
+		}
+	}
+	if last != 1000 {
+		t.Errorf("%d of 1000 were told within the window", last)
+	}
+	late := new(fakeSession)
+	d.add(late)
+	d.round()
+	if late.told.Load() != 1 {
+		t.Error("who came after the window was not told")
+	}
+}
+
+func TestCancelledGoodbyesAreNotSaid(t *testing.T) {
+	d, sessions, now := fakeDrain(t, 100)
+	d.spread(10 * time.Second)
+	*now = now.Add(5 * time.Second)
+	d.round()
+	half := told(sessions)
+	d.hold()
+	*now = now.Add(20 * time.Second)
+	d.round()
+	if n := told(sessions); n != half || n < 40 || n > 60 {
+		t.Errorf("%d were told before the drain was cancelled, %d in the end", half, n)
+	}
+	d.spread(0)
+	d.round()
+	if n := told(sessions); n != 100 {
+		t.Errorf("%d were told in the end, each once", n)
+	}
+}
+
+func TestOnlyFinishedSessionsAreClosed(t *testing.T) {
+	d, sessions, _ := fakeDrain(t, 3)
+	sessions[0].over.Store(true)
+	d.spread(0)
+	d.round()
+	if sessions[0].closed.Load() != 1 || sessions[1].closed.Load() != 0 {
+		t.Error("the wrong sessions were closed")
+	}
+	d.hold() // what was told is still closed once it is finished
+	sessions[1].over.Store(true)
+	d.round()
+	if sessions[1].closed.Load() != 1 {
+		t.Error("a session that was told is not closed after the drain was cancelled")
+	}
+}
+
+func TestStopClosesWhatIsLeftBeforeTheGraceEnds(t *testing.T) {
+	d := newDrainer(testLog(t))
+	busy := new(fakeSession)
+	d.add(busy)
+	start := time.Now()
+	d.stop(200*time.Millisecond, nil)
+	if took := time.Since(start); took < 140*time.Millisecond || took > 200*time.Millisecond {
+		t.Errorf("took %s", took)
+	}
+	if busy.told.Load() != 1 || busy.closed.Load() != 1 || d.count() != 0 {
+		t.Error("the session was not told and closed once")
+	}
+	late := new(fakeSession)
+	d.add(late)
+	if late.told.Load() != 1 {
+		t.Error("who came while the process ends was not told at once")
+	}
+}
+
+func TestStopWithoutConnectionsIsImmediate(t *testing.T) {
+	d := newDrainer(testLog(t))
+	start := time.Now()
+	d.stop(time.Minute, nil)
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("took %s", took)
+	}
+}

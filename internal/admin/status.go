@@ -1,0 +1,127 @@
+package admin
+
+import "time"
+
+// Status is the part of GET /v1/status that commands look at.
+type Status struct {
+	Name        string       `json:"name"`
+	Version     string       `json:"version"`
+	BuildID     string       `json:"build_id"`
+	PID         int          `json:"pid"`
+	Started     time.Time    `json:"started"`
+	Config      Config       `json:"config"`
+	Steering    Steering     `json:"steering"`
+	Listeners   []Listener   `json:"listeners"`
+	Generations []Generation `json:"generations"`
+	Table       Table        `json:"table"`
+	Counters    Counters     `json:"counters"`
+	LastFailure *Failure     `json:"last_failure"`
+}
+
+// Config names the configuration in force.
+type Config struct {
+	Path string `json:"path"`
+	Hash string `json:"hash"`
+}
+
+// Steering says who steers packets.
+type Steering struct {
+	Mode   string `json:"mode"`
+	Tier   string `json:"tier"`
+	Reason string `json:"reason"`
+}
+
+// Listener is one listener with its addresses.
+type Listener struct {
+	Name string   `json:"name"`
+	UDP  []string `json:"udp"`
+	TCP  []string `json:"tcp"`
+}
+
+// StateCurrent is the state of the generation that accepts new connections.
+const StateCurrent = "current"
+
+// Generation is all workers of one start or reload.
+type Generation struct {
+	ID         uint32     `json:"id"`
+	State      string     `json:"state"`
+	Weight     int        `json:"weight"`
+	ConfigHash string     `json:"config_hash"`
+	Version    string     `json:"version"`
+	Since      time.Time  `json:"since"`
+	Deadline   *time.Time `json:"deadline"`
+	Workers    []Worker   `json:"workers"`
+}
+
+// Connections sums the live connections.
+func (g *Generation) Connections() (quic, tcp uint64) {
+	for i := range g.Workers {
+		quic += g.Workers[i].Connections.QUIC
+		tcp += g.Workers[i].Connections.TCP
+	}
+	return quic, tcp
+}
+
+// Worker is one process.
+type Worker struct {
+	Slot        uint16 `json:"slot"`
+	Incarnation uint32 `json:"incarnation"`
+	PID         int    `json:"pid"`
+	Phase       string `json:"phase"`
+	Restarts    int    `json:"restarts"`
+	Connections struct {
+		QUIC uint64 `json:"quic"`
+		TCP  uint64 `json:"tcp"`
+	} `json:"connections"`
+}
+
+// Table is the use of the connection-ID table.
+type Table struct {
+	Capacity    uint64 `json:"capacity"`
+	Used        uint64 `json:"used"`
+	Handshaking uint64 `json:"handshaking"`
+}
+
+// Counters are sums over the life of the service.
+type Counters struct {
+	PacketsReceived  uint64            `json:"packets_received"`
+	PacketsDelivered uint64            `json:"packets_delivered"`
+	PacketsAccepted  uint64            `json:"packets_accepted"`
+	PacketsForwarded uint64            `json:"packets_forwarded"`
+	PacketsPulled    uint64            `json:"packets_pulled"`
+	PacketsDropped   map[string]uint64 `json:"packets_dropped"`
+	ReloadsOK        uint64            `json:"reloads_ok"`
+	ReloadsFailed    uint64            `json:"reloads_failed"`
+	ReloadsMerged    uint64            `json:"reloads_merged"`
+	WorkerCrashes    uint64            `json:"worker_crashes"`
+}
+
+// Failure is the last operation that failed.
+type Failure struct {
+	When   time.Time `json:"when"`
+	What   string    `json:"what"`
+	Reason string    `json:"reason"`
+}
+
+// Current returns the generation that accepts new connections, or nil.
+func (s *Status) Current() *Generation {
+	for i := range s.Generations {
+		if s.Generations[i].State == StateCurrent {
+			return &s.Generations[i]
+		}
+	}
+	return nil
+}
+
+// Conn is one live connection.
+type Conn struct {
+	ID         string    `json:"id"`
+	Kind       string    `json:"kind"` // "quic" or "tcp"
+	Protocol   string    `json:"protocol"`
+	Listener   string    `json:"listener"`
+	Remote     string    `json:"remote"`
+	Local      string    `json:"local"`
+	Since      time.Time `json:"since"`
+	Generation uint32    `json:"generation"`
+	Slot       uint16    `json:"slot"`
+}

@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-quic/holdfast/config"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	var path string
+	c := &cobra.Command{
+		Use:   "check --config FILE",
+		Short: "Validate a configuration",
+		Long: "Reads a configuration and reports every fault with file, line and column, what was found and what was expected. " +
+			"It binds, creates and changes nothing. The exit code is 3 when there is a fault.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if path == "" {
+				return usageError("check: which file? Name it with --config")
+			}
+			conf, err := config.Load(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.out, "%s: valid (%d listeners, %d routes)\n", path, len(conf.Listeners), len(conf.Routes))
+			return nil
+		},
+	}
+	c.Flags().StringVarP(&path, "config", "c", "", "configuration file")
+	return c
+}

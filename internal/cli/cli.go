@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-quic/holdfast/supervisor"
+)
+
+// app is what the commands share: the streams, and the flags that all of them
+// have.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	signals  <-chan os.Signal // caught for run, else nil
+	instance instance
+}
+
+// Main runs the command line without the program's name and returns the exit
+// code.
+func Main(args []string) int {
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	if len(args) > 0 && args[0] == "run" {
+		// Before anything else: a reload that is asked for this early must
+		// not end the process.
+		a.signals = supervisor.CatchSignals()
+	}
+	return a.main(context.Background(), args)
+}
+
+func (a *app) main(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if _, ok := errors.AsType[*ran](err); !ok {
+		// No command has run, so the words were wrong.
+		err = &exitError{exitUsage, err}
+	}
+	report(a.err, err)
+	return exitCode(err)
+}
+
+// ran marks an error as one of a command, not of the command line.
+type ran struct{ error }
+
+func (r *ran) Unwrap() error { return r.error }
+
+// root returns the whole tree of commands.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "holdfast",
+		Short: "Keep QUIC connections alive over reloads, crashes and address changes",
+		Long: "Holdfast is the process manager of a QUIC gateway host. It serves HTTP/3, HTTP/2 and HTTP/1.1, " +
+			"and it keeps every connection alive while the configuration is reloaded, a worker crashes, and clients change address.\n\n" +
+			"Begin with \"holdfast run\", which needs no configuration, or with \"holdfast demo\".",
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              cobra.NoArgs,
+		CompletionOptions: cobra.CompletionOptions{DisableDescriptions: true},
+		DisableAutoGenTag: true,
+	}
+	root.AddCommand(
+		a.runCommand(), a.workerCommand(), a.checkCommand(), a.reloadCommand(), a.statusCommand(), a.connsCommand(),
+		a.drainCommand(), a.stopCommand(), a.demoCommand(), a.checkSegmentCommand(), a.versionCommand(), a.manCommand(),
+	)
+	wrap(root)
+	return root
+}
+
+// wrap marks the errors of all commands below c.
+func wrap(c *cobra.Command) {
+	if run := c.RunE; run != nil {
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := run(cmd, args); err != nil {
+				return &ran{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		wrap(sub)
+	}
+}
+
+// oneLine makes a reason fit one line.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

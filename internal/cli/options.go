@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/holdfast-quic/holdfast/config"
+	"github.com/holdfast-quic/holdfast/gateway"
+	"github.com/holdfast-quic/holdfast/internal/build"
+	"github.com/holdfast-quic/holdfast/shm"
+	"github.com/holdfast-quic/holdfast/supervisor"
+)
+
+// minProcs is the least GOMAXPROCS of a worker: with a single one, reading
+// packets and serving the requests in them can't overlap at all.
+const minProcs = 2
+
+// spec turns a configuration into what the supervisor runs. It makes the
+// self-signed certificate when the configuration asks for one and there is
+// none yet.
+func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
+	options, err := gatewayOptions(c, stateDir)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := json.Marshal(options) // holds private keys
+	if err != nil {
+		return nil, fmt.Errorf("encode worker payload: %w", err)
+	}
+	geometry := shm.DefaultGeometry()
+	geometry.TableEntries = c.Table.Entries
+	geometry.Lanes = c.Queue.Lanes
+	geometry.LaneBytes = int(c.Queue.LaneSize)
+	s := &supervisor.Spec{
+		ConfigPath: c.Path(),
+		ConfigHash: c.Hash(),
+		Payload:    payload,
+		Workers:    c.WorkerCount(),
+		MaxProcs:   procs(c.WorkerCount()),
+		Drain: supervisor.DrainSpec{
+			Mode:           c.Drain.Mode,
+			Timeout:        c.DrainTimeout(),
+			StopTimeout:    c.Drain.StopTimeout,
+			Window:         c.Drain.GoAwayWindow,
+			MaxGenerations: c.Drain.MaxGenerations,
+			Overflow:       c.Drain.Overflow,
+		},
+		ReadyTimeout: c.Start.ReadyTimeout,
+		ProbeTimeout: c.Start.ProbeTimeout,
+		MinInterval:  c.Reload.MinInterval,
+		StartTries:   c.Start.Tries,
+		Geometry:     geometry,
+		ServerID:     c.CID.ServerID,
+		NoFile:       uint64(c.Limits.NoFile),
+		NoProbe:      !c.Start.Probe,
+		PIDFile:      c.PIDFile,
+		SocketBuffers: supervisor.SocketBuffers{
+			Receive: int(c.Sockets.ReceiveBuffer),
+			Send:    int(c.Sockets.SendBuffer),
+		},
+		Strict: c.Strict,
+	}
+	for i := range c.Listeners {
+		l := &c.Listeners[i]
+		s.Listeners = append(s.Listeners, supervisor.ListenerSpec{Name: l.Name, Address: l.Address, QUIC: l.UDP(), TCP: l.TCP()})
+		s.IdleTimeout = max(s.IdleTimeout, l.QUIC.IdleTimeout)
+	}
+	return s, nil
+}
+
+// procs is the share of the machine's processors that each of so many workers
+// gets.
+func procs(workers int) int {
+	cpus := runtime.NumCPU()
+	return min(cpus, max(minProcs, (cpus+workers-1)/workers))
+}
+
+// gatewayOptions turns a configuration into what the workers serve.
+func gatewayOptions(c *config.Config, stateDir string) (gateway.Options, error) {
+	o := gateway.Options{
+		Version:   build.Version(),
+		AccessLog: gateway.AccessLog{Path: c.AccessLog.Path, Format: c.AccessLog.Format},
+	}
+	for i := range c.Listeners {
+		l, err := gatewayListener(c, &c.Listeners[i], stateDir)
+		if err != nil {
+			return o, err
+		}
+		o.Listeners = append(o.Listeners, l)
+	}
+	for i := range c.Routes {
+		o.Routes = append(o.Routes, gatewayRoute(&c.Routes[i]))
+	}
+	return o, nil
+}
+
+func gatewayListener(c *config.Config, l *config.Listener, stateDir string) (gateway.Listener, error) {
+	out := gateway.Listener{
+		Name:          l.Name,
+		Protocols:     l.Protocols,
+		AdvertisePort: l.AdvertisePort,
+		QUIC: gateway.QUIC{
+			IdleTimeout:        l.QUIC.IdleTimeout,
+			KeepAlive:          l.QUIC.KeepAlive,
+			MaxIncomingStreams: l.QUIC.MaxIncomingStreams,
+			AlwaysRetry:        l.QUIC.Retry == config.RetryAlways,
+			Allow0RTT:          l.QUIC.Allow0RTT,
+		},
+	}
+	for i := range l.TLS.Certificates {
+		chain, key := l.TLS.Certificates[i].PEM()
+		out.Certificates = append(out.Certificates, gateway.Certificate{Chain: chain, Key: key})
+	}
+	if l.TLS.SelfSigned {
+		cert, err := selfSigned(stateDir, hosts(c), time.Now())
+		if err != nil {
+			return out, err
+		}
+		out.Certificates = append(out.Certificates, cert)
+	}
+	return out, nil
+}
+
+// hosts returns the hosts that the listeners' addresses name.
+func hosts(c *config.Config) []string {
+	var names []string
+	for i := range c.Listeners {
+		if host, _, err := net.SplitHostPort(c.Listeners[i].Address); err == nil && host != "" {
+			names = append(names, host)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func gatewayRoute(r *config.Route) gateway.Route {
+	out := gateway.Route{Path: r.Path}
+	switch {
+	case r.Respond != nil:
+		out.Respond = &gateway.Respond{Status: r.Respond.Status, Body: r.Respond.Body, Headers: r.Respond.Headers}
+	case r.Files != nil:
+		out.Files = &gateway.Files{Root: r.Files.Root}
+	case r.Proxy != nil:
+		out.Proxy = &gateway.Proxy{Upstreams: r.Proxy.Upstreams}
+	case r.Whoami != nil:
+		out.Whoami = &gateway.Whoami{}
+	case r.Speedtest != nil:
+		out.Speedtest = &gateway.Speedtest{MaxBytes: int64(r.Speedtest.MaxBytes)}
+	}
+	return out
+}

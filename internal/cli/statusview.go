@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/holdfast-quic/holdfast/internal/admin"
+)
+
+// printStatus writes the status for people.
+func printStatus(w io.Writer, s *admin.Status, now time.Time) {
+	fmt.Fprintf(w, "%s  holdfast %s  pid %d  up %s  config %s %s\n", s.Name, s.Version, s.PID,
+		age(now.Sub(s.Started)), s.Config.Path, shortHash(s.Config.Hash))
+	for i := range s.Listeners {
+		l := &s.Listeners[i]
+		fmt.Fprintf(w, "listener %s ", l.Name)
+		if len(l.UDP) > 0 {
+			fmt.Fprintf(w, " udp %s", strings.Join(l.UDP, " "))
+		}
+		if len(l.TCP) > 0 {
+			fmt.Fprintf(w, " tcp %s", strings.Join(l.TCP, " "))
+		}
+		fmt.Fprintln(w)
+	}
+	if s.Steering.Tier != "" {
+		fmt.Fprintf(w, "steering %s", s.Steering.Tier)
+		if s.Steering.Reason != "" {
+			fmt.Fprintf(w, " (%s)", s.Steering.Reason)
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w)
+	printGenerations(w, s, now)
+	printCounters(w, s)
+	if f := s.LastFailure; f != nil {
+		fmt.Fprintf(w, "\nlast failure: %s, %s ago: %s\n", f.What, age(now.Sub(f.When)), f.Reason)
+	}
+}
+
+func printGenerations(w io.Writer, s *admin.Status, now time.Time) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "GENERATION\tSTATE\tAGE\tENDS IN\tCONFIG\tSLOT\tINCARNATION\tPID\tPHASE\tRESTARTS\tQUIC\tTCP")
+	for i := range s.Generations {
+		g := &s.Generations[i]
+		left := "-"
+		if g.Deadline != nil {
+			left = age(g.Deadline.Sub(now))
+		}
+		lead := fmt.Sprintf("%d\t%s\t%s\t%s\t%s", g.ID, g.State, age(now.Sub(g.Since)), left, shortHash(g.ConfigHash))
+		if len(g.Workers) == 0 {
+			fmt.Fprintf(t, "%s\t-\t-\t-\t-\t-\t-\t-\n", lead)
+		}
+		for j := range g.Workers {
+			k := &g.Workers[j]
+			fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", lead, k.Slot, k.Incarnation, k.PID, k.Phase, k.Restarts,
+				k.Connections.QUIC, k.Connections.TCP)
+			lead = "\t\t\t\t"
+		}
+	}
+	_ = t.Flush() // of a buffer or a terminal
+}
+
+func printCounters(w io.Writer, s *admin.Status) {
+	c := &s.Counters
+	fmt.Fprintf(w, "\npackets  received %d  delivered %d  accepted %d  forwarded %d\n",
+		c.PacketsReceived, c.PacketsDelivered, c.PacketsAccepted, c.PacketsForwarded)
+	var drops []string
+	for _, reason := range slices.Sorted(maps.Keys(c.PacketsDropped)) {
+		if n := c.PacketsDropped[reason]; n > 0 {
+			drops = append(drops, fmt.Sprintf("%s %d", reason, n))
+		}
+	}
+	if len(drops) > 0 {
+		fmt.Fprintf(w, "dropped  %s\n", strings.Join(drops, "  "))
+	}
+	fmt.Fprintf(w, "table    %d of %d entries used, %d by handshakes\n", s.Table.Used, s.Table.Capacity, s.Table.Handshaking)
+	fmt.Fprintf(w, "reloads  %d done  %d failed  %d merged    worker crashes  %d\n",
+		c.ReloadsOK, c.ReloadsFailed, c.ReloadsMerged, c.WorkerCrashes)
+}
+
+// age prints a duration as people say it.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// shortHash is enough of a hash to tell two configurations apart.
+func shortHash(h string) string {
+	h = strings.TrimPrefix(h, "sha256:")
+	return h[:min(len(h), 10)]
+}

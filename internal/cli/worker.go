@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-quic/holdfast/gateway"
+	"github.com/holdfast-quic/holdfast/internal/build"
+	"github.com/holdfast-quic/holdfast/worker"
+)
+
+func (a *app) workerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "worker",
+		Short:  "Serve connections; started by the supervisor only",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			code := worker.Run(worker.Options{Version: build.Version(), BuildID: build.ID()}, serve)
+			if code == exitDone {
+				return nil
+			}
+			return &exitError{code, errSilent} // it has said why
+		},
+	}
+}
+
+// serve is the built-in worker.
+func serve(ctx context.Context, w *worker.Worker) error {
+	var o gateway.Options
+	if json.Unmarshal(w.Config(), &o) != nil {
+		return errPayload // the text of the error might show a key
+	}
+	return gateway.Serve(ctx, w, o)
+}
+
+var errPayload = errors.New("read worker payload: it is none of this program's")

@@ -1,0 +1,45 @@
+package demo
+
+import (
+	"io"
+	"time"
+)
+
+// Pace of the demonstration. One machine is server and client, so it is
+// gentle: what is shown is that nothing is lost, not how fast it is.
+const (
+	requestPeriod  = 200 * time.Millisecond
+	requestTimeout = 10 * time.Second
+	transferRate   = 50_000 // bytes per second and transfer
+	transferPeriod = 100 * time.Millisecond
+	newConnPeriod  = 50 * time.Millisecond
+	reloadPause    = 2 * time.Second // around each reload
+	connectAtOnce  = 16              // handshakes of the start
+	startTimeout   = 20 * time.Second
+	stopTimeout    = 10 * time.Second
+)
+
+// Options say how big the demonstration is.
+type Options struct {
+	// Connections to hold. Default 200.
+	Connections int
+	// Reloads to do. Default 5.
+	Reloads int
+	// Command is the program and first arguments that a supervisor's own
+	// arguments follow. Required.
+	Command []string
+	// Progress gets one line that is written over again and again when
+	// Overwrite is set, otherwise a line per step. nil = none.
+	Progress  io.Writer
+	Overwrite bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.Connections == 0 {
+		o.Connections = 200
+	}
+	if o.Reloads == 0 {
+		o.Reloads = 5
+	}
+	return o
+}
