@@ -30,8 +30,8 @@ type Options struct {
 	// ServerID is the QUIC-LB server ID of this host, 1 to 3 octets. Nil: 3
 	// random octets, made once and kept.
 	ServerID []byte
-	// TicketPeriod is how long a ticket key encrypts before RotateTickets
-	// replaces it; it decrypts for two periods more. 0 means
+	// TicketPeriod is how long a ticket key encrypts at least before
+	// RotateTickets replaces it; see there for how long it decrypts. 0 means
 	// [DefaultTicketPeriod], less than 0 that only Rotate replaces it.
 	TicketPeriod time.Duration
 }

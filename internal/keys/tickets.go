@@ -1,14 +1,11 @@
 package keys
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // RotateTickets makes a new key for session tickets when the present one has
 // encrypted for the ticket period at the time now, and reports whether it did.
-// The keys before it still decrypt: at most two, and none for longer than
-// three periods after it was made.
+// The keys before it still decrypt: at most two, and none that was replaced
+// two periods ago or earlier.
 //
 // On an error the keys are as before, and the call may be repeated.
 func (s *Store) RotateTickets(now time.Time) (changed bool, err error) {
@@ -51,10 +48,17 @@ func (s *Store) due(now time.Time) bool {
 }
 
 func (s *Store) rotated(c content, now time.Time) content {
-	old := slices.DeleteFunc(slices.Clone(c.tickets), func(t ticket) bool {
-		age := now.Sub(t.created)
-		return s.period > 0 && (age >= keptTickets*s.period || age <= -keptTickets*s.period)
-	})
-	c.tickets = append([]ticket{newTicket(now)}, old[:min(len(old), keptTickets-1)]...)
+	kept := []ticket{newTicket(now)}
+	// What counts is how long a key no longer encrypts, not its age: clients
+	// may have got tickets of a key until the moment of its replacement.
+	replaced := now
+	for _, t := range c.tickets {
+		if len(kept) == keptTickets || s.period > 0 && now.Sub(replaced) >= 2*s.period {
+			break
+		}
+		kept = append(kept, t)
+		replaced = t.created
+	}
+	c.tickets = kept
 	return c
 }

@@ -58,29 +58,40 @@ func TestTicketsRotateDaily(t *testing.T) {
 	}
 }
 
-func TestTicketsAfterALongStop(t *testing.T) {
+// TestTicketsReplacedLate: a key that encrypted until a moment ago decrypts,
+// however old it is; one that has not for two periods does not.
+func TestTicketsReplacedLate(t *testing.T) {
 	s := openAt(t, newDir(t), Options{}, start)
 	first := s.Keys().Tickets[0]
-	now := start.Add(71 * time.Hour)
-	rotate(t, s, now, true)
-	if got := s.Keys().Tickets; len(got) != 2 || !bytes.Equal(got[1], first) {
-		t.Errorf("a key of 71 hours is not kept")
+	week := 7 * 24 * time.Hour
+	rotate(t, s, start.Add(week), true)
+	got := s.Keys().Tickets
+	if len(got) != 2 || !bytes.Equal(got[1], first) {
+		t.Fatal("the key that was in use for a week is not kept")
 	}
-	rotate(t, s, now, false)
-	now = now.Add(72 * time.Hour)
-	rotate(t, s, now, true)
-	if got := s.Keys().Tickets; len(got) != 1 {
-		t.Errorf("%d keys are left, want only the new one: the others are over 3 days old", len(got))
+	second := got[0]
+	rotate(t, s, start.Add(week), false)
+	rotate(t, s, start.Add(2*week), true)
+	if got := s.Keys().Tickets; len(got) != 2 || !bytes.Equal(got[1], second) {
+		t.Error("the key that was replaced a week ago is kept, or the last one is not")
 	}
 }
 
 func TestTicketsAndAWrongClock(t *testing.T) {
 	s := openAt(t, newDir(t), Options{TicketPeriod: time.Hour}, start.AddDate(50, 0, 0))
+	future := s.Keys().Tickets[0]
 	rotate(t, s, start, true)
-	if n := len(s.Keys().Tickets); n != 1 {
-		t.Errorf("%d keys are left, want 1: the other is of the far future", n)
-	}
 	rotate(t, s, start.Add(-30*time.Minute), false) // a small step back is no reason
+	rotate(t, s, start.Add(time.Hour), true)
+	if got := s.Keys().Tickets; len(got) != 3 || !bytes.Equal(got[2], future) {
+		t.Error("a key made while the clock was wrong is dropped early")
+	}
+	rotate(t, s, start.Add(2*time.Hour), true)
+	for _, key := range s.Keys().Tickets {
+		if bytes.Equal(key, future) {
+			t.Error("a key made while the clock was wrong is kept for ever")
+		}
+	}
 }
 
 func TestTicketPeriodOption(t *testing.T) {
