@@ -22,6 +22,9 @@ const (
 	// maxRounds is how often the sources are looked at in a row without a
 	// datagram for quic-go, before the deadline and the plan are looked at.
 	maxRounds = 16
+	// maxFaults is how often reading is tried again after errors before the
+	// reader may sleep.
+	maxFaults = 4
 	// manySockets is the number of sockets from which it pays to ask which are
 	// readable before trying each.
 	manySockets = 2
@@ -49,6 +52,7 @@ type reader struct {
 	nextMsg   int // first of them that has not been looked at
 	from      *socket
 	nextSock  int
+	faults    int // errors of the sockets in this look at the sources
 	events    [16]unix.EpollEvent
 	direct    train // rest of the message that is being dealt with
 
@@ -140,6 +144,7 @@ func (r *reader) try(uintptr) bool {
 	}
 	r.now = r.node.clock.now()
 	r.consumer.Disarm()
+	r.faults = 0
 	for range maxRounds {
 		progress := r.poll()
 		if r.filled > 0 {
@@ -243,11 +248,17 @@ func isReady(events []unix.EpollEvent, fd int) bool {
 }
 
 // receiveFrom reads one batch from s. Whatever is wrong with a socket is not
-// worth the end of a connection: it is as if the socket were empty.
+// worth the end of a connection: the read is tried again a few times, since
+// what waits behind the error announces itself no second time, and then it is
+// as if the socket were empty.
 func (r *reader) receiveFrom(s *socket) bool {
 	n, errno := r.receiveFn(r.batch, s.fd)
-	if errno != 0 || n == 0 {
+	if errno == unix.EAGAIN {
 		return false
+	}
+	if errno != 0 || n == 0 {
+		r.faults++
+		return r.faults <= maxFaults
 	}
 	r.received, r.nextMsg, r.from = n, 0, s
 	r.dealBatch()

@@ -32,6 +32,8 @@ type sender struct {
 	lost    atomic.Uint64 // datagrams that could not be sent
 	warned  [numTroubles]atomic.Bool
 	warning func(what string, err error)
+
+	sendFn func(fd int, family uint8, p, oob []byte, to udpmsg.Addr) syscall.Errno
 }
 
 // outlet is a socket to send from. It is immutable.
@@ -67,7 +69,7 @@ const (
 )
 
 func newSender(sockets []*socket) (*sender, error) {
-	s := &sender{owned: [2]int{-1, -1}, warning: func(string, error) {}}
+	s := &sender{owned: [2]int{-1, -1}, warning: func(string, error) {}, sendFn: udpmsg.Send}
 	if err := s.use(sockets); err != nil {
 		s.close()
 		return nil, err
@@ -154,11 +156,10 @@ func (s *sender) send(b, oob []byte, addr *net.UDPAddr) error {
 		s.lose(unix.EAFNOSUPPORT)
 		return nil
 	}
-	var stripped [128]byte
 	if s.noECN.has(&to) {
-		oob, _ = udpmsg.WithoutECN(stripped[:0], oob)
+		oob, _ = udpmsg.WithoutECN(nil, oob)
 	}
-	errno := udpmsg.Send(o.fd, o.family, b, oob, to)
+	errno := s.sendFn(o.fd, o.family, b, oob, to)
 	if errno == 0 {
 		return nil
 	}
@@ -171,17 +172,16 @@ func (s *sender) send(b, oob []byte, addr *net.UDPAddr) error {
 func (s *sender) recover(o *outlet, b, oob []byte, to udpmsg.Addr, errno syscall.Errno) error {
 	for try := 0; errno == unix.EAGAIN && try < sendTries; try++ {
 		udpmsg.WaitWritable(o.fd, sendWaitMS)
-		errno = udpmsg.Send(o.fd, o.family, b, oob, to)
+		errno = s.sendFn(o.fd, o.family, b, oob, to)
 	}
 	if errno == unix.EPERM {
 		// The first one on a socket is refused now and then
 		// (golang.org/issue/63322); a firewall refuses them all.
-		errno = udpmsg.Send(o.fd, o.family, b, oob, to)
+		errno = s.sendFn(o.fd, o.family, b, oob, to)
 	}
 	if errno == unix.EINVAL || (errno == unix.EIO && udpmsg.SegmentSize(oob) == 0) {
-		var buf [128]byte
-		if plain, had := udpmsg.WithoutECN(buf[:0], oob); had {
-			if udpmsg.Send(o.fd, o.family, b, plain, to) == 0 {
+		if plain, had := udpmsg.WithoutECN(nil, oob); had {
+			if s.sendFn(o.fd, o.family, b, plain, to) == 0 {
 				s.noECN.add(&to)
 				s.warnOnce(troubleECN, errno)
 				return nil

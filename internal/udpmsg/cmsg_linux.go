@@ -106,19 +106,26 @@ func SegmentSize(oob []byte) uint16 {
 	}
 }
 
-// WithoutECN appends to dst the control messages of oob except ECN marks and
-// reports whether there was one.
-func WithoutECN(dst, oob []byte) (out []byte, had bool) {
+// WithoutECN returns the control messages of oob except ECN marks, and whether
+// there was one. The result is a part of oob if the mark was the last message,
+// which is where quic-go puts it; else it is made in buf.
+func WithoutECN(buf, oob []byte) (out []byte, had bool) {
+	out = buf[:0]
+	all := oob
 	for {
 		c, rest, ok := nextControl(oob)
 		if !ok {
-			return dst, had
+			return out, had
 		}
-		if (c.level == unix.IPPROTO_IP && c.kind == unix.IP_TOS) ||
-			(c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_TCLASS) {
+		mark := (c.level == unix.IPPROTO_IP && c.kind == unix.IP_TOS) ||
+			(c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_TCLASS)
+		if mark && len(rest) == 0 && !had {
+			return all[:len(all)-len(oob)], true
+		}
+		if mark {
 			had = true
 		} else {
-			dst = append(dst, oob[:len(oob)-len(rest)]...)
+			out = append(out, oob[:len(oob)-len(rest)]...)
 		}
 		oob = rest
 	}
