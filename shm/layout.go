@@ -83,7 +83,7 @@ const (
 	maxSlots    = 1 << 10 // slot bits of a table entry
 	minEntries  = 2 * bucketEntries
 	maxEntries  = 1 << 28
-	maxLanes    = 1 << 10
+	maxLanes    = 1 << 8
 	maxLaneSize = 64 << 20
 )
 
@@ -95,7 +95,7 @@ const HandshakeShare = 8
 type Geometry struct {
 	Slots        int // worker slots, 1 to 1024
 	TableEntries int // entries of the connection-ID table, a power of two, 16 to 1<<28
-	Lanes        int // lanes of each packet queue, 1 to 1024
+	Lanes        int // lanes of each packet queue, 1 to 256
 	LaneBytes    int // size of a lane in bytes, a power of two, 4 KiB to 64 MiB
 }
 

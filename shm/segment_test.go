@@ -23,7 +23,7 @@ func TestGeometry(t *testing.T) {
 		"power":           func(g *Geometry) { g.TableEntries = 1<<20 + 8 },
 		"no lanes":        func(g *Geometry) { g.Lanes = 0 },
 		"negative lanes":  func(g *Geometry) { g.Lanes = -1 },
-		"lanes":           func(g *Geometry) { g.Lanes = 1025 },
+		"lanes":           func(g *Geometry) { g.Lanes = 257 },
 		"small lanes":     func(g *Geometry) { g.LaneBytes = 2048 },
 		"large lanes":     func(g *Geometry) { g.LaneBytes = 128 << 20 },
 		"power of a lane": func(g *Geometry) { g.LaneBytes = 5000 },
