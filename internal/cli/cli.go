@@ -66,13 +66,12 @@ func (a *app) root() *cobra.Command {
 			"Begin with \"holdfast run\", which needs no configuration, or with \"holdfast demo\".",
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		Args:              cobra.NoArgs,
-		CompletionOptions: cobra.CompletionOptions{DisableDescriptions: true},
-		DisableAutoGenTag: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.AddCommand(
 		a.runCommand(), a.workerCommand(), a.checkCommand(), a.reloadCommand(), a.statusCommand(), a.connsCommand(),
-		a.drainCommand(), a.stopCommand(), a.demoCommand(), a.checkSegmentCommand(), a.versionCommand(), a.manCommand(),
+		a.drainCommand(), a.stopCommand(), a.demoCommand(), a.checkSegmentCommand(), a.versionCommand(),
+		a.completionCommand(), a.manCommand(),
 	)
 	wrap(root)
 	return root

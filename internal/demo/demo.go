@@ -168,7 +168,7 @@ func (d *demo) move(ctx context.Context) {
 		c := d.clients[i]
 		wg.Go(func() {
 			var err error
-			if i%6 == 0 {
+			if i/6%2 == 0 { // of both kinds of work
 				err = c.swapPort()
 			} else {
 				err = c.switchPath(ctx)
