@@ -184,7 +184,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, path string) {
 	}
 	fields := fieldsOf(v.Type())
 	seen := map[string]place{}
-	meant := map[string]bool{} // keys that are there, but misspelt
+	meant := map[string]bool{} // keys that are there, but misspelled
 	for _, e := range entries {
 		name, sub := keyName(e), join(path, keyName(e))
 		if d.repeated(seen, e, sub) {

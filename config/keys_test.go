@@ -100,7 +100,7 @@ func TestNearest(t *testing.T) {
 	known := []string{"mode", "timeout", "stop_timeout", "max_generations"}
 	for word, want := range map[string]string{
 		"timout": "timeout", "tiemout": "timeout", "Timeout": "timeout", "stop-timeout": "stop_timeout", "mod": "mode",
-		"maxgenerations": "max_generations", "colour": "", "": "", "x": "", "mode": "mode", strings.Repeat("m", 5000): "",
+		"maxgenerations": "max_generations", "shade": "", "": "", "x": "", "mode": "mode", strings.Repeat("m", 5000): "",
 	} {
 		if got := nearest(word, known); got != want {
 			t.Errorf("nearest(%.20q) = %q, want %q", word, got, want)

@@ -64,7 +64,7 @@ const aDuration = `expected a duration from 1s to 720h, such as "30s"`
 func TestFaultTexts(t *testing.T) {
 	for _, tc := range [][2]string{
 		{"drain: {timout: 1h}", `8:9: drain.timout: found the unknown key "timout", expected a known key; did you mean "timeout"?`},
-		{"drain: {colour: 1h}", `8:9: drain.colour: found the unknown key "colour", expected mode, timeout, stop_timeout, goaway_window, max_generations, overflow or follow`},
+		{"drain: {shade: 1h}", `8:9: drain.shade: found the unknown key "shade", expected mode, timeout, stop_timeout, goaway_window, max_generations, overflow or follow`},
 		{"drain:\n  mode: hold\n  mode: goaway", `10:3: drain.mode: found the key "mode" a second time, expected it once only (first at 9:3)`},
 		{"drain: 1h", `8:8: drain: found "1h", expected a mapping with the keys mode, timeout, stop_timeout, goaway_window, max_generations, overflow and follow`},
 		{"drain: [1h]", `8:8: drain: found a list, expected a mapping with the keys mode, timeout, stop_timeout, goaway_window, max_generations, overflow and follow`},

@@ -129,7 +129,7 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// nearest returns the known word that a misspelt one most likely means, or
+// nearest returns the known word that a misspelled one most likely means, or
 // "".
 func nearest(word string, known []string) string {
 	best, bestDistance := "", min(3, len(word)/2+1)
@@ -143,7 +143,7 @@ func nearest(word string, known []string) string {
 }
 
 // distance counts the letters to insert, delete, replace or swap with their
-// neighbour to get from a to b (optimal string alignment).
+// neighbor to get from a to b (optimal string alignment).
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
