@@ -52,7 +52,7 @@ const (
 //
 // Any number of goroutines and processes may lease from one file.
 //
-// As a second line of defence against a file that is restored from a backup or
+// As a second line of defense against a file that is restored from a backup or
 // a snapshot, no range begins below the time of the lease: nonces start at
 // the seconds since 1970 times 2^32. This needs a clock that is roughly right
 // at one of the two times only.

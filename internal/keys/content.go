@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -127,7 +128,7 @@ func decodeContent(b []byte) (c content, fault string) {
 	if d.Decode(&f) != nil {
 		return c, fmt.Sprintf("a value has the wrong type, or a field the wrong name, before offset %d", d.InputOffset())
 	}
-	if _, err := d.Token(); err != io.EOF { //nolint:errorlint // the decoder returns it bare
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return c, fmt.Sprintf("something follows the object at offset %d", d.InputOffset())
 	}
 

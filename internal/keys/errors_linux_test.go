@@ -75,8 +75,10 @@ func TestErrors(t *testing.T) {
 		want  error
 		text  []string
 	}{
-		{name: "parent not writable", env: failing("mkdir", "", syscall.EACCES), fresh: true,
-			want: ErrDirectory, text: []string{"does not exist", "install -d -m 0700", "--state-dir"}},
+		{
+			name: "parent not writable", env: failing("mkdir", "", syscall.EACCES), fresh: true,
+			want: ErrDirectory, text: []string{"does not exist", "install -d -m 0700", "--state-dir"},
+		},
 		{name: "parent is a file", fresh: true, spoil: func(_ *testing.T, dir string) error {
 			return os.WriteFile(filepath.Dir(dir), nil, 0o600)
 		}, want: ErrDirectory, text: []string{"not a directory"}},
@@ -86,18 +88,30 @@ func TestErrors(t *testing.T) {
 		{name: "dangling link", fresh: true, spoil: func(_ *testing.T, dir string) error {
 			return errors.Join(os.MkdirAll(filepath.Dir(dir), 0o700), os.Symlink("/nonexistent/holdfast", dir))
 		}, want: ErrDirectory, text: []string{"cannot be made"}},
-		{name: "directory not readable", env: failing("open", "/test", syscall.EACCES),
-			want: ErrPermission, text: []string{"no permission", "chown"}},
-		{name: "file not readable", env: failing("open", keysName, syscall.EACCES),
-			want: ErrPermission, text: []string{"no permission", keysName}},
-		{name: "directory mode", spoil: func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o750) },
-			want: ErrMode, text: []string{"mode 0750", "chmod 0700"}},
-		{name: "file mode", spoil: func(_ *testing.T, dir string) error { return os.Chmod(filepath.Join(dir, keysName), 0o604) },
-			want: ErrMode, text: []string{"mode 0604", "chmod 0600", keysName}},
-		{name: "ledger mode", spoil: func(_ *testing.T, dir string) error { return os.Chmod(filepath.Join(dir, ledgerName), 0o660) },
-			want: ErrMode, text: []string{"mode 0660", "chmod 0600", ledgerName}},
-		{name: "directory owner", spoil: func(t *testing.T, dir string) error { root(t); return os.Chown(dir, 65534, -1) },
-			want: ErrOwner, text: []string{"belongs to user 65534", "chown"}},
+		{
+			name: "directory not readable", env: failing("open", "/test", syscall.EACCES),
+			want: ErrPermission, text: []string{"no permission", "chown"},
+		},
+		{
+			name: "file not readable", env: failing("open", keysName, syscall.EACCES),
+			want: ErrPermission, text: []string{"no permission", keysName},
+		},
+		{
+			name: "directory mode", spoil: func(_ *testing.T, dir string) error { return os.Chmod(dir, 0o750) },
+			want: ErrMode, text: []string{"mode 0750", "chmod 0700"},
+		},
+		{
+			name: "file mode", spoil: func(_ *testing.T, dir string) error { return os.Chmod(filepath.Join(dir, keysName), 0o604) },
+			want: ErrMode, text: []string{"mode 0604", "chmod 0600", keysName},
+		},
+		{
+			name: "ledger mode", spoil: func(_ *testing.T, dir string) error { return os.Chmod(filepath.Join(dir, ledgerName), 0o660) },
+			want: ErrMode, text: []string{"mode 0660", "chmod 0600", ledgerName},
+		},
+		{
+			name: "directory owner", spoil: func(t *testing.T, dir string) error { root(t); return os.Chown(dir, 65534, -1) },
+			want: ErrOwner, text: []string{"belongs to user 65534", "chown"},
+		},
 		{name: "file owner", spoil: func(t *testing.T, dir string) error {
 			root(t)
 			return os.Chown(filepath.Join(dir, keysName), 65534, -1)
@@ -118,20 +132,34 @@ func TestErrors(t *testing.T) {
 			p := filepath.Join(dir, keysName)
 			return errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600))
 		}, want: ErrCorrupt, text: []string{"not a regular file"}},
-		{name: "empty file", spoil: func(_ *testing.T, dir string) error { return os.Truncate(filepath.Join(dir, keysName), 0) },
-			want: ErrCorrupt, text: []string{"backup", keysName}},
-		{name: "truncated file", spoil: func(_ *testing.T, dir string) error { return os.Truncate(filepath.Join(dir, keysName), 200) },
-			want: ErrCorrupt, text: []string{"backup", keysName}},
-		{name: "huge file", spoil: func(_ *testing.T, dir string) error { return os.Truncate(filepath.Join(dir, keysName), 1<<30) },
-			want: ErrCorrupt, text: []string{"longer"}},
-		{name: "read-only at creation", env: failing("mkdir", "", syscall.EROFS), fresh: true,
-			want: ErrStorage, text: []string{"read-only", "remount"}},
-		{name: "read-only later", env: failing("open", ".lock", syscall.EROFS),
-			want: ErrStorage, text: []string{"read-only", "remount"}},
-		{name: "full at creation", env: failing("write", ".tmp", syscall.ENOSPC), fresh: true,
-			want: ErrStorage, text: []string{"full", "nothing was changed"}},
-		{name: "full at sync", env: failing("sync", ".tmp", syscall.EDQUOT), fresh: true,
-			want: ErrStorage, text: []string{"quota", "nothing was changed"}},
+		{
+			name: "empty file", spoil: func(_ *testing.T, dir string) error { return os.Truncate(filepath.Join(dir, keysName), 0) },
+			want: ErrCorrupt, text: []string{"backup", keysName},
+		},
+		{
+			name: "truncated file", spoil: func(_ *testing.T, dir string) error { return os.Truncate(filepath.Join(dir, keysName), 200) },
+			want: ErrCorrupt, text: []string{"backup", keysName},
+		},
+		{
+			name: "huge file", spoil: func(_ *testing.T, dir string) error { return os.Truncate(filepath.Join(dir, keysName), 1<<30) },
+			want: ErrCorrupt, text: []string{"longer"},
+		},
+		{
+			name: "read-only at creation", env: failing("mkdir", "", syscall.EROFS), fresh: true,
+			want: ErrStorage, text: []string{"read-only", "remount"},
+		},
+		{
+			name: "read-only later", env: failing("open", ".lock", syscall.EROFS),
+			want: ErrStorage, text: []string{"read-only", "remount"},
+		},
+		{
+			name: "full at creation", env: failing("write", ".tmp", syscall.ENOSPC), fresh: true,
+			want: ErrStorage, text: []string{"full", "nothing was changed"},
+		},
+		{
+			name: "full at sync", env: failing("sync", ".tmp", syscall.EDQUOT), fresh: true,
+			want: ErrStorage, text: []string{"quota", "nothing was changed"},
+		},
 	}
 	texts := map[error]string{}
 	for _, tt := range tests {
@@ -153,7 +181,7 @@ func TestErrors(t *testing.T) {
 				t.Fatalf("open = %v, nil; want an error", s)
 			}
 			for _, sentinel := range sentinels {
-				if errors.Is(err, sentinel) != (sentinel == tt.want) {
+				if errors.Is(err, sentinel) != errors.Is(tt.want, sentinel) {
 					t.Errorf("error %q: is %q: %v", err, sentinel, errors.Is(err, sentinel))
 				}
 			}

@@ -297,8 +297,13 @@ func TestResetKeyDerivation(t *testing.T) {
 		t.Errorf("reset key = %s, want %s", got, want)
 	}
 	keys := map[string]bool{}
-	for _, d := range []content{c, {reset: c.reset, serverID: []byte{1, 2}, cidConfig: 4}, {reset: c.reset, serverID: c.serverID, cidConfig: 5},
-		{reset: make([]byte, secretLen), serverID: c.serverID, cidConfig: 4}, {reset: c.reset, serverID: []byte{1, 2, 3, 0}, cidConfig: 4}} {
+	for _, d := range []content{
+		c,
+		{reset: c.reset, serverID: []byte{1, 2}, cidConfig: 4},
+		{reset: c.reset, serverID: c.serverID, cidConfig: 5},
+		{reset: make([]byte, secretLen), serverID: c.serverID, cidConfig: 4},
+		{reset: c.reset, serverID: []byte{1, 2, 3, 0}, cidConfig: 4},
+	} {
 		keys[string(d.resetKey())] = true
 	}
 	if len(keys) != 5 {
@@ -378,7 +383,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	}
 	fmt.Fprintln(&out, s.Findings())
 	for _, secret := range secrets {
-		for _, form := range []string{string(secret[:8]), hex.EncodeToString(secret[:8]), fmt.Sprint(secret[:8])[1:20], fmt.Sprintf("%#v", secret[:4])[8:28]} {
+		for _, form := range []string{string(secret[:8]), hex.EncodeToString(secret[:8]), fmt.Sprintf("%d", secret[:8])[1:20], fmt.Sprintf("%#v", secret[:4])[8:28]} {
 			if strings.Contains(strings.ToLower(out.String()), strings.ToLower(form)) {
 				t.Errorf("a secret is in the output:\n%s", &out)
 			}
