@@ -38,7 +38,7 @@ func (t *Table) Insert(id connid.ID, o Owner, k Kind, now Epoch) (Owner, error) 
 	if w, ok := c.present(); ok {
 		return w, nil
 	}
-	if k != KindHandshaking {
+	if k == KindEstablished {
 		w, _, err := c.insert(false)
 		return w, err
 	}

@@ -30,9 +30,11 @@ type Table struct {
 	entries  int
 	maxShake int64 // most entries of unfinished handshakes
 
-	claims atomic.Uint32   // of this process, to number them
-	hook   func(failpoint) // tests die or stop here; nil otherwise
+	hook func(failpoint) // tests die or stop here; nil otherwise
 
+	// What inserts write is kept off the cache line that look-ups read.
+	_       [128]byte
+	claims  atomic.Uint32 // of this process, to number them
 	sweepMu sync.Mutex
 	sweep   sweepPass
 }
