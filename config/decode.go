@@ -14,7 +14,7 @@ import (
 )
 
 // maxNodes bounds the work for one file: aliases can make a small file large.
-const maxNodes = 200_000
+const maxNodes = 100_000
 
 // place is a position in the file.
 type place struct{ line, column int }

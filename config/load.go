@@ -54,6 +54,10 @@ func parse(src source, f files) (*Config, error) {
 		body = ast.Null(token.New("", "", &token.Position{Line: 1, Column: 1}))
 	}
 	d.value(body, reflect.ValueOf(c).Elem(), "")
+	if d.nodes > maxNodes {
+		d.faults.sort()
+		return nil, d.faults // of a part of the file only
+	}
 	v := &validator{decoder: d, files: f, contents: map[string][]byte{}}
 	v.config(c)
 	if len(d.faults) > 0 {

@@ -252,7 +252,7 @@ routes: [{path: /, respond: &r {body: x}}, {path: /a, respond: *r}]
 	for range 200 {
 		bomb.WriteString("- {path: /, proxy: {upstreams: *u}}\n")
 	}
-	if have := faultsOf(t, "gw.yaml", bomb.String()); !strings.Contains(strings.Join(have, "\n"), "found too much content behind aliases") {
-		t.Error("an alias bomb went unnoticed")
+	if have := faultsOf(t, "gw.yaml", bomb.String()); len(have) != 1 || !strings.HasSuffix(have[0], "found too much content behind aliases, expected fewer than 100000 values in all") {
+		t.Errorf("%.200q", have)
 	}
 }
