@@ -2,7 +2,9 @@ package connid
 
 import (
 	"errors"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -106,37 +108,25 @@ func TestGeneratorLeavesOutWhatItHad(t *testing.T) {
 func TestGeneratorConcurrent(t *testing.T) {
 	const workers, each, lease = 8, 2000, 64
 	var (
-		mu   sync.Mutex
-		next uint64
+		next atomic.Uint64
 		g    *Generator
 	)
-	r := testRouter(t)
-	requests := make(chan struct{}, 1)
-	g = NewGenerator(r, testRoute, Range{}, func() { requests <- struct{}{} })
-
-	stop := make(chan struct{})
-	var supervisor, wg sync.WaitGroup
-	supervisor.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-requests:
-			}
-			mu.Lock()
-			from := next
-			next += lease
-			mu.Unlock()
-			g.Add(Range{from, from + lease})
-		}
+	g = NewGenerator(testRouter(t), testRoute, Range{}, func() {
+		to := next.Add(lease)
+		g.Add(Range{to - lease, to})
 	})
+	var wg sync.WaitGroup
 	ids := make([][]ID, workers)
 	for w := range workers {
 		wg.Go(func() {
 			for len(ids[w]) < each {
-				if id, err := g.Generate(); err == nil {
+				id, err := g.Generate()
+				switch {
+				case err == nil:
 					ids[w] = append(ids[w], id)
-				} else if !errors.Is(err, ErrExhausted) {
+				case errors.Is(err, ErrExhausted):
+					runtime.Gosched() // another goroutine is about to add
+				default:
 					t.Error(err)
 					return
 				}
@@ -144,8 +134,6 @@ func TestGeneratorConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	close(stop)
-	supervisor.Wait()
 
 	seen := make(map[ID]bool, workers*each)
 	for _, list := range ids {

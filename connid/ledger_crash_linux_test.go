@@ -153,10 +153,10 @@ func memoryDir(t *testing.T) string {
 }
 
 // TestLedgerThousandRestarts: a thousand lives one after the other, each cut
-// short, and no nonce is granted twice. Every eighth is a process of its own,
+// short, and no nonce is granted twice. Every sixteenth is a process of its own,
 // ended by kill -9; to start one takes longer than all the rest.
 func TestLedgerThousandRestarts(t *testing.T) {
-	const restarts, processEvery = 1000, 8
+	const restarts, processEvery = 1000, 16
 	exe := self(t)
 	path := filepath.Join(memoryDir(t), "nonces")
 	if _, err := CreateLedger(path, ledgerKey); err != nil {
