@@ -30,7 +30,7 @@ var (
 
 const (
 	victimKey = 1 // the child dies over this one
-	childKeys = 200
+	childKeys = 60
 	preyKeys  = 1000
 )
 
