@@ -12,7 +12,7 @@ import (
 func (r *reader) deal(t *train) {
 	for len(t.data) > 0 && !r.full() {
 		h := parseHeader(t.first(), r.cidLen)
-		v := r.judge(&h, t.source)
+		v := r.judge(&h, t)
 		switch v.action {
 		case deliver, accept, answer:
 			// A verdict that took note of something is for one datagram, so
@@ -39,7 +39,8 @@ func (r *reader) deal(t *train) {
 // judge looks up what steer needs, and carries out the parts of its verdict
 // that concern the table, so that what it returns is deliver, accept, answer,
 // forward or drop.
-func (r *reader) judge(h *header, src source) verdict {
+func (r *reader) judge(h *header, t *train) verdict {
+	src := t.source
 	q := question{class: h.class, source: src, self: r.node.self}
 	if h.class == classMalformed {
 		return steer(q)
@@ -53,8 +54,11 @@ func (r *reader) judge(h *header, src source) verdict {
 		var hit shm.Hit
 		if hit, q.inTable = r.node.table.Lookup(id, epoch); q.inTable {
 			q.table, q.handshaking = hit.Owner, hit.Kind == shm.KindHandshaking
-		} else if h.class == classShort || h.class == classHandshake {
+		} else {
 			q.route, q.inRoute = r.node.routeOf(h.dcid)
+			if q.inRoute && h.class == classInitial && r.node.retries.answered(initialToken(t.first(), h), h.dcid) {
+				q.inRoute = false
+			}
 		}
 	}
 	var gen shm.Generation

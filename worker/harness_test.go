@@ -40,6 +40,8 @@ type service struct {
 
 const testSlots = 4
 
+var testTokenKey = [32]byte{4}
+
 func newService(t testing.TB) *service {
 	t.Helper()
 	g := shm.Geometry{Slots: testSlots, TableEntries: 1 << 12, Lanes: 8, LaneBytes: 256 << 10}
@@ -108,6 +110,7 @@ func (s *service) start(slot shm.SlotID, gen shm.Generation, sockets ...*os.File
 	d.Assign(slot, self.Incarnation, gen, 1<<testListener.ID)
 	n, err := newNode(s.segment, self, gen, s.router)
 	must(s.t, err)
+	n.retries.key = testTokenKey
 	n.warn = func(what, listener string, err error) { s.t.Logf("%v: %s: %s: %v", self, listener, what, err) }
 	for i, bell := range s.bells {
 		must(s.t, n.bells.set(shm.SlotID(i), bell))
@@ -124,7 +127,8 @@ func (s *service) start(slot shm.SlotID, gen shm.Generation, sockets ...*os.File
 	}
 	c, err := m.l.openConn(n, m.bell)
 	must(s.t, err)
-	m.tr = newTransport(c, m.cids, m.registry, listenerResetKey([32]byte{9}, testListener.Name), &quic.TokenGeneratorKey{4})
+	token := quic.TokenGeneratorKey(testTokenKey)
+	m.tr = newTransport(c, m.cids, m.registry, listenerResetKey([32]byte{9}, testListener.Name), &token)
 	m.l.transport = m.tr
 	s.members = append(s.members, m)
 	s.t.Cleanup(m.stop)

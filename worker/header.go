@@ -133,10 +133,33 @@ func (h *header) longClass(first byte, size int) class {
 	return classInitial
 }
 
+// initialToken returns the token of an Initial packet of a known version (RFC
+// 9000, section 17.2.2); empty if there is none.
+func initialToken(b []byte, h *header) []byte {
+	rest := b[5+1+len(h.dcid)+1+len(h.scid):]
+	if len(rest) == 0 {
+		return nil
+	}
+	// A variable-length integer (RFC 9000, section 16).
+	n := 1 << (rest[0] >> 6)
+	if len(rest) < n {
+		return nil
+	}
+	length := uint64(rest[0] & 0x3f)
+	for _, c := range rest[1:n] {
+		length = length<<8 | uint64(c)
+	}
+	rest = rest[n:]
+	if length > uint64(len(rest)) {
+		return nil
+	}
+	return rest[:length]
+}
+
 // issuedSCID returns the source connection ID of an outgoing Initial or
 // Handshake packet: an ID of our own that the client is about to use. Retry
-// is left out on purpose, so that the Initial that answers it starts a
-// connection wherever it arrives.
+// is left out, so that the Initial that answers it may start a connection
+// wherever it arrives.
 func issuedSCID(b []byte, cidLen int) ([]byte, bool) {
 	const longForm, retry = 0x80, 3
 	if len(b) == 0 || b[0]&longForm == 0 {

@@ -21,6 +21,7 @@ type node struct {
 	self       shm.Owner
 	generation shm.Generation
 	router     *connid.Router
+	retries    retryTokens
 	bells      *bells
 	clock      clock
 

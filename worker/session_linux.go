@@ -212,6 +212,7 @@ func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File, lo
 	if w.node, err = newNode(segment, self, shm.Generation(welcome.Generation), router); err != nil {
 		return nil, err
 	}
+	w.node.retries.key = w.tokenKey
 	w.node.warn = func(what, listener string, err error) {
 		log.Warn(what, zap.String("listener", listener), zap.Error(err))
 	}

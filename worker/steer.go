@@ -70,30 +70,40 @@ type verdict struct {
 //	unknown version  -             -         answer if admits, else fwd     answer
 //	malformed        -             -         drop malformed                 drop loop
 //
-// The owner is whom the table names or else, for short and handshake only,
-// whom the route in the ID names: an Initial that the table does not know is a
-// new attempt, so that Retry tokens work across generations. A packet from
-// the queue was meant for this incarnation by whoever pushed it, so it is
-// served whatever generation is current; (*) one that belongs to another is
-// dropped as a loop.
+// The owner is whom the table names or else whom the route in the ID names. A
+// packet from the queue was meant for this incarnation by whoever pushed it, so
+// it is served whatever generation is current; (*) one that belongs to another
+// is dropped as a loop.
+//
+// The route counts for an Initial too: clients send Initial packets late in a
+// handshake, to an ID that they have got in a NEW_CONNECTION_ID frame, and a
+// stranger that uses an ID of a live connection for its own must not get it
+// entered in the table as somebody else's. Only an Initial that answers a Retry
+// has an ID with a route and belongs to nobody: the caller tells it by its
+// token and leaves the route out.
 func steer(q question) verdict {
+	owner, owned, n := q.owner()
 	switch q.class {
-	case classShort, classHandshake:
-		if owner, ok, v := q.owner(); ok {
-			return q.owned(owner, v)
+	case classShort:
+		if owned {
+			return q.owned(owner, n)
 		}
-		if q.class == classShort {
-			return q.unowned(answer)
+		return q.unowned(answer)
+	case classHandshake:
+		if owned {
+			return q.owned(owner, n)
 		}
 		return q.dropped(shm.DropOrphan)
-	case classInitial, classZeroRTT, classRunt:
-		if q.inTable {
-			return q.owned(q.table, noteNothing)
-		}
-		if q.class == classRunt {
-			return q.dropped(shm.DropMalformed)
+	case classInitial, classZeroRTT:
+		if owned {
+			return q.owned(owner, n)
 		}
 		return q.unowned(accept)
+	case classRunt:
+		if owned {
+			return q.owned(owner, n)
+		}
+		return q.dropped(shm.DropMalformed)
 	case classUnknownVersion:
 		return q.unowned(answer)
 	default:
@@ -101,18 +111,20 @@ func steer(q question) verdict {
 	}
 }
 
-// owner finds the connection of an established or handshaking packet and what
-// the table is to learn if it is ours.
+// owner finds the connection of a packet and what the table is to learn if it
+// is ours. Nothing is learnt from an Initial: whoever sent it need not know
+// the connection.
 func (q *question) owner() (owner shm.Owner, ok bool, n note) {
-	switch {
-	case q.inTable && q.handshaking && q.class == classShort:
-		return q.table, true, noteEstablish
-	case q.inTable:
-		return q.table, true, noteNothing
-	case q.inRoute:
-		return q.route, true, noteLearn
+	if q.inTable {
+		if q.handshaking && q.class == classShort {
+			n = noteEstablish
+		}
+		return q.table, true, n
 	}
-	return shm.Owner{}, false, noteNothing
+	if q.inRoute && (q.class == classShort || q.class == classHandshake) {
+		n = noteLearn
+	}
+	return q.route, q.inRoute, n
 }
 
 // owned is the verdict on a packet whose connection lives at owner.

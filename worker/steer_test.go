@@ -38,13 +38,10 @@ func oracle(c class, src source, table, route where, shaking, admits bool) verdi
 	loop := verdict{action: drop, reason: shm.DropLoop}
 	queue := src == fromQueue
 	switch {
-	case c == classMalformed && queue, c == classRunt && table == nowhere && queue,
-		c == classHandshake && table == nowhere && route == nowhere && queue:
+	case c == classMalformed && queue:
 		return loop
-	case c == classMalformed, c == classRunt && table == nowhere:
+	case c == classMalformed:
 		return verdict{action: drop, reason: shm.DropMalformed}
-	case c == classHandshake && table == nowhere && route == nowhere:
-		return verdict{action: drop, reason: shm.DropOrphan}
 	case c == classUnknownVersion && (queue || admits):
 		return verdict{action: answer}
 	case c == classUnknownVersion:
@@ -57,15 +54,22 @@ func oracle(c class, src source, table, route where, shaking, admits bool) verdi
 		return loop
 	case table == there:
 		return verdict{action: forward, owner: other}
-	}
-	byRoute := c == classShort || c == classHandshake
-	switch {
-	case byRoute && route == here:
+	case route == here && (c == classShort || c == classHandshake):
 		return verdict{action: deliver, note: noteLearn}
-	case byRoute && route == there && queue:
+	case route == here:
+		return verdict{action: deliver}
+	case route == there && queue:
 		return loop
-	case byRoute && route == there:
+	case route == there:
 		return verdict{action: forward, owner: third}
+	}
+	switch {
+	case (c == classRunt || c == classHandshake) && queue:
+		return loop
+	case c == classRunt:
+		return verdict{action: drop, reason: shm.DropMalformed}
+	case c == classHandshake:
+		return verdict{action: drop, reason: shm.DropOrphan}
 	case !queue && !admits:
 		return verdict{action: forwardAdmitted}
 	case c == classShort:
@@ -125,8 +129,10 @@ func TestSteerRules(t *testing.T) {
 			return "a packet is forwarded to its reader"
 		case v.action == deliver && !q.inTable && !q.inRoute:
 			return "a packet of no connection is delivered"
-		case v.action == answer && q.inTable && q.class == classShort:
+		case v.action == answer && (q.inTable || q.inRoute) && q.class == classShort:
 			return "a packet of a live connection is answered" // invariant 1
+		case v.action == accept && (q.inTable || q.inRoute):
+			return "the ID of a live connection is claimed for a new one"
 		case v.action == drop && q.source == fromQueue && v.reason != shm.DropLoop:
 			return fmt.Sprintf("a pulled packet is dropped as %v", v.reason)
 		}
