@@ -2,7 +2,9 @@ package kit
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ type Handshakes struct {
 	Failed   map[string]int // by cause
 	By       map[uint32]int // accepted connections by generation
 	Times    []time.Duration
+	Details  []string // of the failed attempts, for the log
 }
 
 // Failures is the number of attempts that failed.
@@ -41,7 +44,7 @@ func (h Handshakes) MustBeClean(t testing.TB) {
 		t.Error("no new connection was tried")
 	}
 	if h.Failures() > 0 {
-		t.Errorf("new connections failed: %s", counts(h.Failed))
+		t.Errorf("new connections failed: %s\n%s", counts(h.Failed), strings.Join(h.Details, "\n"))
 	}
 }
 
@@ -101,6 +104,7 @@ func (p *Prober) attempt() {
 	defer cancel()
 	start := time.Now()
 	s, err := p.dial(ctx)
+	dialed := time.Since(start)
 	var who Whoami
 	if err == nil {
 		var r Response
@@ -115,6 +119,8 @@ func (p *Prober) attempt() {
 	p.result.Attempts++
 	if err != nil {
 		p.result.Failed[Cause(err)]++
+		p.result.Details = append(p.result.Details, fmt.Sprintf("begun %s, handshake returned after %v, failed after %v: %v",
+			start.UTC().Format(time.RFC3339Nano), dialed, took, err))
 		return
 	}
 	p.result.By[who.Generation]++
