@@ -56,7 +56,7 @@ func newConn(n *node, l lifeline.Listener, sockets []*socket, bell int) (_ *conn
 	if err != nil {
 		return nil, fmt.Errorf("own queue: %w", err)
 	}
-	g, err := newGate()
+	g, err := newGate(func(err error) { n.warn("cannot watch a socket", l.Name, err) })
 	if err != nil {
 		return nil, err
 	}

@@ -11,26 +11,29 @@ import (
 type gate struct {
 	waiter *waiter
 	wanted atomic.Pointer[plan] // stored under mu
+	warn   func(error)
 
-	mu     sync.Mutex
-	used   bool // a goroutine watches
-	closed bool
+	mu      sync.Mutex
+	watched *plan // what the waiter watches
+	used    bool  // a goroutine waits, or is about to
+	closed  bool
 }
 
-func newGate() (*gate, error) {
+func newGate(warn func(error)) (*gate, error) {
 	w, err := newWaiter()
 	if err != nil {
 		return nil, err
 	}
-	g := &gate{waiter: w}
-	first := newPlan(nil)
-	first.take()
-	g.wanted.Store(first)
+	g := &gate{waiter: w, warn: warn}
+	g.watched = newPlan(nil)
+	g.watched.take()
+	g.wanted.Store(g.watched)
 	return g, nil
 }
 
 // set makes sockets the ones to watch and returns a channel that is closed
-// once that is so. With no goroutine that watches it is so at once.
+// once that is so: when the goroutine that waits has seen it, or at once if
+// there is none.
 func (g *gate) set(sockets []*socket) <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -39,58 +42,62 @@ func (g *gate) set(sockets []*socket) <-chan struct{} {
 		p.older = old
 	}
 	g.wanted.Store(p)
-	if g.closed || !g.used {
-		p.take()
-	} else {
+	if g.used && !g.closed {
 		g.waiter.nudge()
+	} else {
+		g.apply()
 	}
 	return p.taken
 }
 
-// begin says that a goroutine watches from now on.
+// begin says that a goroutine waits from now on.
 func (g *gate) begin() {
 	g.mu.Lock()
 	g.used = true
 	g.mu.Unlock()
 }
 
-// end says that the goroutine watches no more, so that nobody waits for it.
+// end says that the goroutine waits no more, so that nobody waits for it.
 func (g *gate) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.used = false
-	if p := g.wanted.Load(); !p.isTaken() {
-		p.take()
-	}
+	g.apply()
 }
 
 // changed reports whether current is no longer the wanted plan.
 func (g *gate) changed(current *plan) bool { return g.wanted.Load() != current }
 
-// adopt puts the wanted plan in force in place of current and returns the one
-// that is in force now. The watching goroutine calls it between two looks at
-// its sources. Sockets that cannot be watched are told in faults.
-func (g *gate) adopt(current *plan) (now *plan, faults []error) {
+// adopt puts the wanted plan in force and returns it. The waiting goroutine
+// calls it between two looks at its sources.
+func (g *gate) adopt() *plan {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return current, nil
-	}
+	return g.apply()
+}
+
+// apply makes the waiter watch what is wanted. A socket must leave the waiter
+// before it is closed: the kernel would go on watching it for as long as
+// another process has it open. The caller holds mu.
+func (g *gate) apply() *plan {
 	p := g.wanted.Load()
-	for _, s := range current.sockets {
-		if err := g.waiter.remove(s.fd); err != nil {
-			faults = append(faults, err)
+	if p != g.watched && !g.closed {
+		for _, s := range g.watched.sockets {
+			if err := g.waiter.remove(s.fd); err != nil {
+				g.warn(err)
+			}
 		}
-	}
-	for _, s := range p.sockets {
-		if err := g.waiter.add(s.fd); err != nil {
-			faults = append(faults, err)
+		for _, s := range p.sockets {
+			if err := g.waiter.add(s.fd); err != nil {
+				g.warn(err)
+			}
 		}
+		g.watched = p
 	}
 	if !p.isTaken() {
 		p.take()
 	}
-	return p, faults
+	return p
 }
 
 // close ends the watching. The sockets stay open.
@@ -101,8 +108,6 @@ func (g *gate) close() error {
 		return net.ErrClosed
 	}
 	g.closed = true
-	if p := g.wanted.Load(); !p.isTaken() {
-		p.take()
-	}
+	g.apply()
 	return g.waiter.close()
 }

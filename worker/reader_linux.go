@@ -167,15 +167,8 @@ func (r *reader) try(uintptr) bool {
 // adopt takes the wanted plan over. Without sockets nothing is forwarded any
 // more, so the lanes go back, and the receive buffers too.
 func (r *reader) adopt() {
-	p, faults := r.conn.gate.adopt(r.plan)
-	for _, err := range faults {
-		r.node.warn("cannot watch a socket", r.conn.listener.Name, err)
-	}
-	if p == r.plan {
-		return // closed
-	}
-	r.plan = p
-	for _, s := range p.sockets {
+	r.plan = r.conn.gate.adopt()
+	for _, s := range r.plan.sockets {
 		s.begin()
 	}
 	r.nextSock = 0

@@ -30,7 +30,7 @@ type tcpListener struct {
 var _ net.Listener = (*tcpListener)(nil)
 
 func newTCPListener(l lifeline.Listener, r *registry, sockets []*socket) (*tcpListener, error) {
-	g, err := newGate()
+	g, err := newGate(func(err error) { r.node.warn("cannot watch a socket", l.Name, err) })
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +47,7 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gate.begin()
+	defer l.gate.end()
 	for {
 		var fd int
 		var acceptErr error
@@ -74,11 +75,7 @@ const acceptPause = 50 * time.Millisecond
 // try takes one connection from the sockets; -1 without an error: none waits.
 func (l *tcpListener) try() (int, error) {
 	if l.gate.changed(l.plan) {
-		var faults []error
-		l.plan, faults = l.gate.adopt(l.plan)
-		for _, err := range faults {
-			l.registry.node.warn("cannot watch a socket", l.listener.Name, err)
-		}
+		l.plan = l.gate.adopt()
 	}
 	n := len(l.plan.sockets)
 	for i := range n {
@@ -115,8 +112,14 @@ func (l *tcpListener) wrap(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-// Close ends Accept. The listening sockets stay open for the other workers.
-func (l *tcpListener) Close() error { return l.gate.close() }
+// Close ends Accept and returns when nobody is in it any more. The listening
+// sockets stay open for the other workers.
+func (l *tcpListener) Close() error {
+	err := l.gate.close()
+	l.mu.Lock() // free once Accept has returned
+	defer l.mu.Unlock()
+	return err
+}
 
 // Addr returns the bound address.
 func (l *tcpListener) Addr() net.Addr { return l.addr }
