@@ -162,6 +162,9 @@ func (f *fakeWorker) obey(sc *script, m *lifeline.Message) bool {
 			f.send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: &lifeline.ConnsReply{Seq: m.ConnsQuery.Seq, Conns: sc.conns, Last: true}})
 		}
 	case lifeline.KindCloseConn:
+		if sc.mute {
+			break
+		}
 		f.send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: &lifeline.ConnsReply{Seq: m.CloseConn.Seq, Last: true}})
 	}
 	return true

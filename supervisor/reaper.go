@@ -16,7 +16,7 @@ func (s *Supervisor) exited(w *worker) {
 	}
 	delete(s.reaped, pid)
 	delete(s.byPID, pid)
-	if w.state < workerStopping {
+	if w.state < workerDraining || w.state == workerDraining && !end.clean() {
 		w.blame(fmt.Errorf("%s", end))
 	}
 	e := wkExitBad
