@@ -13,6 +13,8 @@ const (
 	goodbyeTick = 50 * time.Millisecond // between two rounds of goodbyes
 	stopTick    = 10 * time.Millisecond // the same once the process is to end
 	closers     = 16                    // sessions closed at once
+	// lastMoment is for closing when the time is already over.
+	lastMoment = 300 * time.Millisecond
 )
 
 // session is one connection, as the drain sees it.
@@ -37,28 +39,36 @@ type drainer struct {
 	log *zap.Logger
 
 	mu       sync.Mutex
-	sessions map[session]*time.Time // when its goodbye was said; nil = not yet
-	stopping bool                   // who comes now is told at once
+	sessions map[session]*farewell
+	stopping bool // who comes now is told at once
+
+	closing sync.WaitGroup // sessions that are being closed
 
 	until time.Time // goodbyes are to be said by then; zero = none
 	last  time.Time // round before this one
 }
 
+// farewell is how far a session's goodbye is.
+type farewell struct {
+	told    time.Time // zero = not yet
+	closing bool
+}
+
 func newDrainer(log *zap.Logger) *drainer {
-	return &drainer{now: time.Now, log: log, sessions: map[session]*time.Time{}}
+	return &drainer{now: time.Now, log: log, sessions: map[session]*farewell{}}
 }
 
 // add registers a connection that can be told goodbye.
 func (d *drainer) add(s session) {
+	f := new(farewell)
 	d.mu.Lock()
-	var told *time.Time
-	if d.stopping {
-		now := d.now()
-		told = &now
+	stopping := d.stopping
+	if stopping {
+		f.told = d.now()
 	}
-	d.sessions[s] = told
+	d.sessions[s] = f
 	d.mu.Unlock()
-	if told != nil {
+	if stopping {
 		s.goodbye()
 	}
 }
@@ -95,7 +105,7 @@ func (d *drainer) round() {
 		s.goodbye()
 	}
 	d.last = now
-	closeAll(d.done(now))
+	d.closeAll(d.done(now))
 }
 
 // due picks the sessions whose turn it is and marks them as told.
@@ -106,8 +116,8 @@ func (d *drainer) due(now time.Time) []session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var waiting []session
-	for s, told := range d.sessions { // map order, so nobody is always the first
-		if told == nil {
+	for s, f := range d.sessions { // map order, so nobody is always the first
+		if f.told.IsZero() {
 			waiting = append(waiting, s)
 		}
 	}
@@ -116,18 +126,20 @@ func (d *drainer) due(now time.Time) []session {
 		waiting = waiting[:min(len(waiting), int(math.Ceil(share*float64(len(waiting)))))]
 	}
 	for _, s := range waiting {
-		d.sessions[s] = &now
+		d.sessions[s].told = now
 	}
 	return waiting
 }
 
-// done returns the sessions that were told and have nothing left to do.
+// done picks the sessions that were told and have nothing left to do, each
+// once.
 func (d *drainer) done(now time.Time) []session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []session
-	for s, told := range d.sessions {
-		if told != nil && s.finished(now, *told, d.stopping) {
+	for s, f := range d.sessions {
+		if !f.told.IsZero() && !f.closing && s.finished(now, f.told, d.stopping) {
+			f.closing = true
 			out = append(out, s)
 		}
 	}
@@ -136,7 +148,8 @@ func (d *drainer) done(now time.Time) []session {
 
 // stop says every goodbye at once, closes each session as soon as it is
 // finished, and all of them when the grace is nearly over, so that their last
-// packets are out when it ends. It returns when no session is left.
+// packets are out when it ends. It returns when no session is left, or when
+// cancel says that the time is over.
 func (d *drainer) stop(grace time.Duration, cancel <-chan struct{}) {
 	start := d.now()
 	deadline := start.Add(grace - min(grace/4, 500*time.Millisecond))
@@ -155,20 +168,21 @@ func (d *drainer) stop(grace time.Duration, cancel <-chan struct{}) {
 		}
 		if !d.now().Before(deadline) {
 			d.log.Info("closing connections that are still busy", zap.Int("connections", left))
-			d.closeRest()
+			d.closeRest(cancel)
 			return
 		}
 		select {
 		case <-tick.C:
 		case <-cancel:
-			d.closeRest()
+			d.closeRest(moment(lastMoment))
 			return
 		}
 	}
 }
 
-// closeRest closes every session there is.
-func (d *drainer) closeRest() {
+// closeRest closes every session there is. It returns when all are closed, at
+// the latest when limit is ready.
+func (d *drainer) closeRest(limit <-chan struct{}) {
 	d.mu.Lock()
 	rest := make([]session, 0, len(d.sessions))
 	for s := range d.sessions {
@@ -176,23 +190,38 @@ func (d *drainer) closeRest() {
 	}
 	clear(d.sessions)
 	d.mu.Unlock()
-	closeAll(rest)
+	d.closeAll(rest)
+	closed := make(chan struct{})
+	go func() {
+		d.closing.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-limit:
+	}
 }
 
-// closeAll closes the sessions, several at once, and waits for it.
-func closeAll(sessions []session) {
-	var wg sync.WaitGroup
-	next := make(chan session)
+// closeAll begins to close the sessions, several at once. One that takes its
+// time holds up neither the caller nor the others.
+func (d *drainer) closeAll(sessions []session) {
+	next := make(chan session, len(sessions))
+	for _, s := range sessions {
+		next <- s
+	}
+	close(next)
 	for range min(closers, len(sessions)) {
-		wg.Go(func() {
+		d.closing.Go(func() {
 			for s := range next {
 				s.close()
 			}
 		})
 	}
-	for _, s := range sessions {
-		next <- s
-	}
-	close(next)
-	wg.Wait()
+}
+
+// moment returns a channel that is closed after a while.
+func moment(t time.Duration) <-chan struct{} {
+	c := make(chan struct{})
+	time.AfterFunc(t, func() { close(c) })
+	return c
 }

@@ -92,12 +92,15 @@ func TestOnlyFinishedSessionsAreClosed(t *testing.T) {
 	sessions[0].over.Store(true)
 	d.spread(0)
 	d.round()
+	d.round() // asks nobody twice
+	d.closing.Wait()
 	if sessions[0].closed.Load() != 1 || sessions[1].closed.Load() != 0 {
 		t.Error("the wrong sessions were closed")
 	}
 	d.hold() // what was told is still closed once it is finished
 	sessions[1].over.Store(true)
 	d.round()
+	d.closing.Wait()
 	if sessions[1].closed.Load() != 1 {
 		t.Error("a session that was told is not closed after the drain was cancelled")
 	}
@@ -121,6 +124,28 @@ func TestStopClosesWhatIsLeftBeforeTheGraceEnds(t *testing.T) {
 		t.Error("who came while the process ends was not told at once")
 	}
 }
+
+func TestASessionThatDoesNotCloseHoldsUpNobody(t *testing.T) {
+	d := newDrainer(testLog(t))
+	stuck, other := &stuckSession{until: make(chan struct{})}, new(fakeSession)
+	defer close(stuck.until)
+	d.add(stuck)
+	d.add(other)
+	over := make(chan struct{})
+	time.AfterFunc(300*time.Millisecond, func() { close(over) })
+	d.stop(100*time.Millisecond, over)
+	if other.closed.Load() != 1 {
+		t.Error("the other session is not closed")
+	}
+}
+
+// stuckSession does not close.
+type stuckSession struct {
+	fakeSession
+	until chan struct{}
+}
+
+func (s *stuckSession) close() { <-s.until }
 
 func TestStopWithoutConnectionsIsImmediate(t *testing.T) {
 	d := newDrainer(testLog(t))

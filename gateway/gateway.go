@@ -41,8 +41,9 @@ type gateway struct {
 	quic   []*quicServer
 	tcp    []*tcpServer
 
-	accepting sync.WaitGroup
-	failed    chan error // of the goroutines that accept
+	accepting     sync.WaitGroup
+	stopAccepting context.CancelFunc
+	failed        chan error // of the goroutines that accept
 }
 
 // serve runs a gateway on h until it is stopped, idle after a drain, or ctx
@@ -63,7 +64,9 @@ func serve(ctx context.Context, h host, id identity, o Options) error {
 	if err != nil {
 		return errors.Join(err, g.closeAccess())
 	}
-	err = g.listen(ctx, &o, routes)
+	accept, cancel := context.WithCancel(ctx)
+	g.stopAccepting = cancel
+	err = g.listen(accept, &o, routes)
 	if err == nil {
 		err = h.Ready()
 	}
@@ -164,7 +167,7 @@ func (g *gateway) run(ctx context.Context) error {
 			g.drain.stop(g.host.Grace(), ctx.Done())
 			return nil
 		case <-ctx.Done():
-			g.drain.closeRest()
+			g.drain.closeRest(moment(lastMoment))
 			return nil
 		case err := <-g.failed:
 			g.drain.stop(failedGrace, ctx.Done())
@@ -182,14 +185,18 @@ func (g *gateway) reopenLogs() {
 	}
 }
 
-// shut ends the listeners, after the connections: closing the listener of a
-// transport refuses handshakes that are under way.
+// shut stops accepting, after the connections have ended: closing the
+// listener of a transport refuses the handshakes that are under way (RFC 9000,
+// section 20.1, CONNECTION_REFUSED).
 func (g *gateway) shut() {
 	for _, t := range g.tcp {
 		t.close()
 	}
 	for _, q := range g.quic {
-		_ = q.listener.Close() // it has no error to tell
+		// Waits for these handshakes, and nobody should wait for it: what
+		// still hangs ends with the transport.
+		go func() { _ = q.listener.Close() }()
 	}
+	g.stopAccepting()
 	g.accepting.Wait()
 }
