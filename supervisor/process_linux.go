@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -69,6 +70,14 @@ func startChild(c command, lifelineEnd *os.File) (process, error) {
 		}
 	}
 	return p, nil
+}
+
+// keepDescriptors makes everything that this process has open close-on-exec,
+// such as what it inherited itself without knowing: a worker gets descriptors
+// 0 to 3 and nothing else.
+func keepDescriptors() error {
+	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	return os.NewSyscallError("close_range", err)
 }
 
 func forkExec(path string, c command, files []*os.File) (int, error) {

@@ -145,6 +145,9 @@ func (s *Supervisor) open() (err error) {
 	if s.inst, err = takeInstance(s.opt.RuntimeDir, s.env.getpid()); err != nil {
 		return err
 	}
+	if err := keepDescriptors(); err != nil {
+		s.log.Warn("workers may inherit descriptors that are not for them", zap.Error(err))
+	}
 	spec, err := s.load()
 	if err != nil {
 		return err
