@@ -34,13 +34,14 @@ func Ring(f *os.File) error {
 	return ringErr
 }
 
+// one is what a ring adds to the counter. Never written to.
+var one = binary.NativeEndian.AppendUint64(nil, 1)
+
 // RingFD is Ring for the packet path: one write(2), no allocation. The caller
 // keeps the descriptor open meanwhile.
 func RingFD(fd int) error {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
 	for {
-		_, err := unix.Write(fd, one[:])
+		_, err := unix.Write(fd, one)
 		switch {
 		case err == nil || errors.Is(err, unix.EAGAIN): // a full counter is readable, so the consumer is woken
 			return nil

@@ -40,7 +40,8 @@ func interesting(rnd *rand.Rand, region []byte) uint64 {
 	}
 }
 
-// target picks the offset of a word: control words are hit as often as payload.
+// target picks the offset of a word: control words and frames are hit more often
+// than payload.
 func target(rnd *rand.Rand, region []byte) uint64 {
 	lanes := int(binary.NativeEndian.Uint32(region[offLanes:]))
 	control := (offControls - headerBytes + rnd.IntN(lanes)*controlBytes) / 8
@@ -53,9 +54,30 @@ func target(rnd *rand.Rand, region []byte) uint64 {
 		return uint64(control + laneHead/8)
 	case 3:
 		return uint64(rnd.IntN(3*channelBytes/8) + offChannels/8 - headerBytes/8)
+	case 4:
+		return uint64(frameOf(rnd, region)/8 - headerBytes/8)
 	default:
 		return rnd.Uint64()
 	}
+}
+
+// frameOf returns the offset of the frame of a record that waits, if any does.
+func frameOf(rnd *rand.Rand, region []byte) int {
+	q, err := open(region)
+	if err != nil {
+		return headerBytes
+	}
+	i := rnd.IntN(q.lanes)
+	at, tail := q.control(i).Load64(laneHead), q.control(i).Load64(laneTail)
+	data := q.data(i)
+	for n := rnd.IntN(8); n > 0 && tail-at <= q.size && at%recordAlign == 0; n-- {
+		next := at + frame(data.Load64(int(at&(q.size-1)))).bytes()
+		if next-at >= tail-at {
+			break
+		}
+		at = next
+	}
+	return offData(q.lanes) + i*int(q.size) + int(at&(q.size-1))&^7
 }
 
 // drain reads what there is. A queue of damaged lanes may yield any records, but
