@@ -39,14 +39,23 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 1 && s.leaving.Load() {
 			w.Header().Set("Connection", "close")
 		}
+		if !repeatable(r.Method) && !s.awaitConfirmed(r.Context()) {
+			panic(http.ErrAbortHandler)
+		}
 	}
-	if h.access == nil {
+	if h.access == nil || r.URL.Path == ProbePath { // a probe is no client's request
 		h.serve(w, r)
 		return
 	}
 	rec := &recorder{ResponseWriter: w, start: time.Now()}
 	defer func() { h.access.write(h.listener.Name, r, rec) }()
 	h.serve(rec, r)
+}
+
+// repeatable reports whether a request may be carried out twice (RFC 9110,
+// section 9.2.1).
+func repeatable(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) {

@@ -78,6 +78,7 @@ func (q *quicServer) serve(ctx context.Context) error {
 // the connection here.
 func (q *quicServer) serveConn(conn *quic.Conn) {
 	s := &http3Session{conn: conn}
+	s.confirmed = conn.HandshakeComplete()
 	s.server = &http3.Server{
 		Handler:        q.handler,
 		MaxHeaderBytes: maxHeaderBytes,

@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -69,7 +71,7 @@ func (p *proxyPool) handler(o *Proxy) (http.Handler, error) {
 	if len(u.targets) == 0 {
 		return nil, errors.New("it has no upstream")
 	}
-	return &httputil.ReverseProxy{
+	return settleBody(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetXForwarded()
 			r.Out.Host = "" // the upstream's own name; the client's is in X-Forwarded-Host
@@ -78,7 +80,31 @@ func (p *proxyPool) handler(o *Proxy) (http.Handler, error) {
 		BufferPool:   &p.buffers,
 		ErrorLog:     p.errorLog,
 		ErrorHandler: p.failed,
-	}, nil
+	}), nil
+}
+
+// settleBody finds out whether a GET or HEAD of HTTP/3 has a body. The length
+// does not say so there when it is not given, and a request without a body can
+// be tried with another upstream.
+func settleBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength < 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			var first [1]byte
+			switch n, err := r.Body.Read(first[:]); {
+			case n > 0:
+				r.Body = prefixed{io.MultiReader(bytes.NewReader(first[:n]), r.Body), r.Body}
+			case errors.Is(err, io.EOF):
+				r.Body, r.ContentLength = http.NoBody, 0
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// prefixed is a body of which something was read already.
+type prefixed struct {
+	io.Reader
+	io.Closer
 }
 
 // failed answers for an upstream that did not.

@@ -10,6 +10,24 @@ import (
 type traffic struct {
 	requests atomic.Int64 // being answered
 	leaving  atomic.Bool  // goodbye was said
+	// confirmed is closed when the handshake is complete; nil = it always is.
+	confirmed <-chan struct{}
+}
+
+// awaitConfirmed waits until what the client sends can't be a replay: a
+// handshake that somebody recorded can be sent again with its 0-RTT data, in
+// this process and in any other that has the ticket keys, but it can't be
+// completed (RFC 8470, section 3). False means that the context ended first.
+func (t *traffic) awaitConfirmed(ctx context.Context) bool {
+	if t.confirmed == nil {
+		return true
+	}
+	select {
+	case <-t.confirmed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 type trafficKey struct{}
