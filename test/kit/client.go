@@ -156,8 +156,19 @@ func (c *Client) Get(ctx context.Context, path string) (Response, error) {
 }
 
 // GetEarly is Get in 0-RTT packets when the connection is not established yet.
+// When the server rejects them the request is repeated after the handshake, as
+// a browser does.
 func (c *Client) GetEarly(ctx context.Context, path string) (Response, error) {
-	return c.do(ctx, http3.MethodGet0RTT, path, nil)
+	r, err := c.do(ctx, http3.MethodGet0RTT, path, nil)
+	if !errors.Is(err, quic.Err0RTTRejected) {
+		return r, err
+	}
+	next, err := c.conn.NextConnection(ctx)
+	if err != nil {
+		return Response{}, fmt.Errorf("after the rejection of 0-RTT: %w", err)
+	}
+	c.conn, c.h3 = next, (&http3.Transport{}).NewClientConn(next)
+	return c.do(ctx, http.MethodGet, path, nil)
 }
 
 // Post sends a body and reads the response.
