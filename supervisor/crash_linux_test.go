@@ -25,12 +25,11 @@ func TestCrashedWorkerIsReplaced(t *testing.T) {
 	hold := make(chan struct{})
 	r.with(func() { r.script.onWelcome = func(*fakeWorker) bool { <-hold; return true } })
 	dead.kill()
-	st := r.waitFor("sibling reads both", func(*Status) bool { return len(sibling.udp(0)) == 2 })
-	if !st.Degraded || st.Counters.WorkerCrashes != 1 {
-		t.Errorf("status %+v", st)
-	}
+	r.waitFor("sibling reads both", func(st *Status) bool {
+		return len(sibling.udp(0)) == 2 && st.Degraded && st.Counters.WorkerCrashes == 1
+	})
 	close(hold)
-	st = r.waitFor("replaced", func(st *Status) bool { return !st.Degraded && len(sibling.udp(0)) == 1 })
+	st := r.waitFor("replaced", func(st *Status) bool { return !st.Degraded && len(sibling.udp(0)) == 1 })
 	if len(st.Generations) != 1 || r.current(st) != 1 {
 		t.Errorf("generations %+v", st.Generations)
 	}

@@ -58,9 +58,7 @@ func TestReloadHandsTheSocketsOver(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	for _, f := range r.alive(1) {
-		if f.udp(0) != nil || f.tcp(0) != nil {
-			t.Errorf("a draining worker reads %v %v", f.udp(0), f.tcp(0))
-		}
+		r.waitFor("a draining worker reads nothing", func(*Status) bool { return f.udp(0) == nil && f.tcp(0) == nil })
 	}
 	for i, f := range r.alive(2) {
 		if got := f.udp(0); len(got) != 1 || got[0] != i {
@@ -100,7 +98,7 @@ func TestFailedGenerationLeavesTheServingOne(t *testing.T) {
 		{"configuration", func(r *rig) { r.loadErr = errors.New("holdfast.yaml:3:5: no such key") }, "holdfast.yaml:3:5: no such key", CodeInvalidConfig},
 		{"exits at once", func(r *rig) {
 			r.script.onStart = func(f *fakeWorker) bool { f.exit(exit{status: 3, known: true}); return false }
-		}, "worker 1 of 2: exit status 3", CodeFailed},
+		}, "of 2: exit status 3", CodeFailed},
 		{"says why", func(r *rig) {
 			r.script.onWelcome = func(f *fakeWorker) bool {
 				f.send(&lifeline.Message{Kind: lifeline.KindFailed, Failed: &lifeline.Failed{Reason: "no such certificate"}})
@@ -279,9 +277,10 @@ func TestRemovedListenerIsReadByTheOldGeneration(t *testing.T) {
 	r.with(func() { r.spec.Listeners = r.spec.Listeners[:1] })
 	r.mustReload()
 	for i, f := range r.alive(1) {
-		if got := f.udp(1); len(got) != 1 || got[0] != i || f.udp(0) != nil || f.tcp(1) != nil {
-			t.Errorf("worker %d reads %v of the removed, %v of the other, accepts %v", i, got, f.udp(0), f.tcp(1))
-		}
+		r.waitFor("only the removed listener is read, and not accepted from", func(*Status) bool {
+			got := f.udp(1)
+			return len(got) == 1 && got[0] == i && f.udp(0) == nil && f.tcp(1) == nil
+		})
 	}
 	st := r.waitFor("TCP closed", func(st *Status) bool { return len(st.Listeners) == 2 && len(st.Listeners[1].TCP) == 0 })
 	if len(st.Listeners[1].UDP) != 1 {
