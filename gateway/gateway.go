@@ -37,6 +37,7 @@ type gateway struct {
 	host   host
 	drain  *drainer
 	access *accessLog
+	reopen func() error // may be nil
 	log    *zap.Logger
 	quic   []*quicServer
 	tcp    []*tcpServer
@@ -52,7 +53,7 @@ func serve(ctx context.Context, h host, id identity, o Options) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	g := &gateway{host: h, log: h.Logger(), failed: make(chan error, 2*len(o.Listeners))}
+	g := &gateway{host: h, log: h.Logger(), reopen: o.ReopenLogs, failed: make(chan error, 2*len(o.Listeners))}
 	g.drain = newDrainer(g.log)
 	var err error
 	if g.access, err = openAccessLog(o.AccessLog, id.Generation); err != nil {
@@ -177,11 +178,15 @@ func (g *gateway) run(ctx context.Context) error {
 }
 
 func (g *gateway) reopenLogs() {
-	if g.access == nil {
-		return
+	var err error
+	if g.reopen != nil {
+		err = g.reopen()
 	}
-	if err := g.access.reopen(); err != nil {
-		g.log.Error("access log goes on under its old name", zap.Error(err))
+	if g.access != nil {
+		err = errors.Join(err, g.access.reopen())
+	}
+	if err != nil {
+		g.log.Error("a log goes on under its old name", zap.Error(err))
 	}
 }
 

@@ -30,6 +30,10 @@ type Options struct {
 	Listeners []Listener `json:"listeners"`
 	Routes    []Route    `json:"routes"`
 	AccessLog AccessLog  `json:"access_log"`
+
+	// ReopenLogs opens the program's own log files again, beside the access
+	// log. Default: nothing to do.
+	ReopenLogs func() error `json:"-"`
 }
 
 // Listener says what one named listener of the worker speaks.

@@ -13,9 +13,9 @@ import (
 
 // logOptions say how a process logs.
 type logOptions struct {
-	Level  string `json:"level"`
-	Path   string `json:"path"` // config.LogStderr or a file
-	Format string `json:"format"`
+	Level  string
+	Path   string // config.LogStderr or a file
+	Format string
 }
 
 // logger is a zap.Logger whose level can change and whose file can be opened

@@ -19,6 +19,12 @@ import (
 // packets and serving the requests in them can't overlap at all.
 const minProcs = 2
 
+// payload is what a worker gets. It holds private keys.
+type payload struct {
+	Gateway gateway.Options `json:"gateway"`
+	LogPath string          `json:"log_path"` // where standard error goes
+}
+
 // spec turns a configuration into what the supervisor runs. It makes the
 // self-signed certificate when the configuration asks for one and there is
 // none yet.
@@ -27,7 +33,7 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	payload, err := json.Marshal(options) // holds private keys
+	data, err := json.Marshal(payload{Gateway: options, LogPath: c.Log.Path})
 	if err != nil {
 		return nil, fmt.Errorf("encode worker payload: %w", err)
 	}
@@ -38,7 +44,7 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 	s := &supervisor.Spec{
 		ConfigPath: c.Path(),
 		ConfigHash: c.Hash(),
-		Payload:    payload,
+		Payload:    data,
 		Workers:    c.WorkerCount(),
 		MaxProcs:   procs(c.WorkerCount()),
 		Drain: supervisor.DrainSpec{

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-quic/holdfast/config"
-	"github.com/holdfast-quic/holdfast/gateway"
 )
 
 func TestBuiltinConfigurationBecomesAGateway(t *testing.T) {
@@ -17,10 +16,11 @@ func TestBuiltinConfigurationBecomesAGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var o gateway.Options
-	if err := json.Unmarshal(s.Payload, &o); err != nil {
+	var p payload
+	if err := json.Unmarshal(s.Payload, &p); err != nil {
 		t.Fatal(err)
 	}
+	o := p.Gateway
 	if len(s.Listeners) != 1 || !s.Listeners[0].QUIC || !s.Listeners[0].TCP || s.Listeners[0].Address != "127.0.0.1:8443" {
 		t.Errorf("listeners are %+v", s.Listeners)
 	}

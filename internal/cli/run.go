@@ -41,16 +41,12 @@ func (a *app) run(ctx context.Context, path string) error {
 	if err := a.instance.resolve(); err != nil {
 		return err
 	}
-	source := &source{path: path}
+	source := &source{path: path, people: isTerminal(a.err)}
 	c, err := source.load()
 	if err != nil {
 		return err
 	}
-	options := logOptions{Level: c.Log.Level, Path: c.Log.Path, Format: c.Log.Format}
-	if path == "" && isTerminal(os.Stderr) {
-		options.Format = "console" // somebody is trying it out
-	}
-	log, err := newLogger(options)
+	log, err := newLogger(logOptions{Level: c.Log.Level, Path: c.Log.Path, Format: c.Log.Format})
 	if err != nil {
 		return err
 	}
@@ -102,7 +98,7 @@ func (a *app) greet(ctx context.Context, c *config.Config, log *zap.Logger) {
 			continue
 		}
 		lines := a.suggestions(c)
-		if !isTerminal(os.Stderr) {
+		if !isTerminal(a.err) {
 			log.Info("serving", zap.Strings("try", lines))
 			return
 		}

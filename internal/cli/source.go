@@ -9,6 +9,7 @@ import (
 // reload. Its methods are called by one goroutine at a time.
 type source struct {
 	path     string // empty = built-in
+	people   bool   // the built-in logs are for people's eyes
 	stateDir string
 	log      *logger
 
@@ -21,6 +22,9 @@ type source struct {
 func (s *source) load() (*config.Config, error) {
 	if s.path == "" {
 		s.loaded = config.Builtin()
+		if s.people {
+			s.loaded.Log.Format, s.loaded.AccessLog.Format = "console", "console"
+		}
 		return s.loaded, nil
 	}
 	var err error

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-quic/holdfast/config"
 	"github.com/holdfast-quic/holdfast/gateway"
 	"github.com/holdfast-quic/holdfast/internal/build"
 	"github.com/holdfast-quic/holdfast/worker"
@@ -30,11 +31,19 @@ func (a *app) workerCommand() *cobra.Command {
 
 // serve is the built-in worker.
 func serve(ctx context.Context, w *worker.Worker) error {
-	var o gateway.Options
-	if json.Unmarshal(w.Config(), &o) != nil {
+	var p payload
+	if json.Unmarshal(w.Config(), &p) != nil {
 		return errPayload // the text of the error might show a key
 	}
-	return gateway.Serve(ctx, w, o)
+	if p.LogPath != config.LogStderr {
+		// The logger, the runtime and other people's packages write to
+		// standard error; all of it belongs into the log.
+		p.Gateway.ReopenLogs = func() error { return redirectStderr(p.LogPath) }
+		if err := p.Gateway.ReopenLogs(); err != nil {
+			return err
+		}
+	}
+	return gateway.Serve(ctx, w, p.Gateway)
 }
 
 var errPayload = errors.New("read worker payload: it is none of this program's")
