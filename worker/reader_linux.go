@@ -147,14 +147,16 @@ func (r *reader) try(uintptr) bool {
 	r.faults = 0
 	for range maxRounds {
 		progress := r.poll()
-		if r.filled > 0 {
+		switch {
+		case r.filled > 0:
 			return true
-		}
-		if progress {
+		case r.conn.gate.changed(r.plan):
+			// Once more, since asking which sockets are ready may have used
+			// up the event that announced it.
+			r.adopt()
+		case progress:
 			r.ring()
-			continue
-		}
-		if r.consumer.Arm() {
+		case r.consumer.Arm():
 			r.ring()
 			r.tally.add(shm.Wakeups, 1)
 			r.tally.flush(r.node.counters)

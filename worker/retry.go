@@ -16,7 +16,7 @@ import (
 // token tells it from an ID of a connection that lives there.
 //
 // The format is quic-go's own (internal/handshake/token_generator.go). Should
-// it change, a token is not recognised any more and its Initial goes to the
+// it change, a token is not recognized any more and its Initial goes to the
 // worker that sent the Retry for as long as that lives, which accepts it.
 type retryTokens struct{ key [32]byte }
 

@@ -33,7 +33,7 @@ func nextControl(b []byte) (c control, rest []byte, ok bool) {
 	var h unix.Cmsghdr
 	// A copy, since a caller's buffer need not be aligned.
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&h)), unix.SizeofCmsghdr), b)
-	n := uint64(h.Len)
+	n := uint64(h.Len) //nolint:unconvert // it is uint32 on 32-bit systems
 	if n < uint64(cmsgHeader) || n > uint64(len(b)) {
 		return control{}, nil, false
 	}
