@@ -1,8 +1,11 @@
 package worker
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -162,7 +165,8 @@ type relay struct {
 	front, back *net.UDPConn
 	server      *net.UDPAddr
 	client      atomic.Pointer[net.UDPAddr]
-	hold        func(n int) bool // datagram n of the client waits for release
+	hold        func(n int) bool    // datagram n of the client waits for release
+	holdIf      func(b []byte) bool // so does one like this
 	mu          sync.Mutex
 	held        [][]byte
 	n           int
@@ -207,7 +211,7 @@ func (r *relay) up(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.n++
-	if r.hold != nil && r.hold(r.n) {
+	if r.hold != nil && r.hold(r.n) || r.holdIf != nil && r.holdIf(b) {
 		r.held = append(r.held, b)
 		return
 	}
@@ -234,7 +238,7 @@ func (r *relay) hasToken() bool {
 func (r *relay) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hold = nil
+	r.hold, r.holdIf = nil, nil
 	for _, b := range r.held {
 		_, _ = r.back.WriteToUDP(b, r.server)
 	}
@@ -304,6 +308,83 @@ func TestRetryCrossesHandover(t *testing.T) {
 	c.ping(10_000)
 	if b.count(shm.QUICAccepted) != 1 || a.count(shm.QUICAccepted) != 0 {
 		t.Errorf("accepted %d by A and %d by B", a.count(shm.QUICAccepted), b.count(shm.QUICAccepted))
+	}
+}
+
+// Early data that overtakes its Initial, with the handover between the two,
+// makes one connection where the early data went.
+func TestEarlyDataBeforeItsInitial(t *testing.T) {
+	s := newService(t)
+	sock := s.listen("udp4", "127.0.0.1:0")
+	a := s.start(0, 1, sock).echo()
+	s.current(1)
+	a.read(0)
+	addr := address(t, sock, "127.0.0.1")
+	tickets := clientTLS()
+	tickets.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	got := make(chan string, 1)
+	tickets.ClientSessionCache = notifyingCache{tickets.ClientSessionCache, got}
+	tr := &quic.Transport{}
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	must(t, err)
+	tr.Conn = udp
+	t.Cleanup(func() { tr.Close(); udp.Close() })
+	to, err := net.ResolveUDPAddr("udp4", addr)
+	must(t, err)
+	first, err := tr.Dial(t.Context(), to, tickets, nil)
+	must(t, err)
+	<-got
+	must(t, first.CloseWithError(0, ""))
+
+	// Initial packets wait, early data passes.
+	r := newRelay(t, addr, nil)
+	r.holdIf = func(b []byte) bool { return parseHeader(b, testCIDLen).class == classInitial }
+	front, err := net.ResolveUDPAddr("udp4", r.front.LocalAddr().String())
+	must(t, err)
+	c, err := tr.DialEarly(t.Context(), front, tickets, nil)
+	must(t, err)
+	str, err := c.OpenStream()
+	must(t, err)
+	accepted := a.count(shm.QUICAccepted)
+	_, err = str.Write(seq(200))
+	must(t, err)
+	must(t, str.Close())
+	eventually(t, "A has the early data", func() bool {
+		return a.count(shm.PacketsAccepted) > accepted && r.waiting() > 0
+	})
+	b := s.start(1, 2, sock).echo()
+	b.read(0)
+	s.current(2)
+	a.read()
+	r.release()
+	must(t, str.SetReadDeadline(time.Now().Add(5*time.Second)))
+	echo, err := io.ReadAll(str)
+	must(t, err)
+	if !bytes.Equal(echo, seq(200)) {
+		t.Errorf("echo %x", echo)
+	}
+	if !c.ConnectionState().Used0RTT {
+		t.Error("the early data was refused")
+	}
+	if a.count(shm.QUICAccepted) != accepted+1 || b.count(shm.QUICAccepted) != 0 {
+		t.Errorf("accepted %d by A, %d by B", a.count(shm.QUICAccepted)-accepted, b.count(shm.QUICAccepted))
+	}
+	must(t, c.CloseWithError(0, ""))
+}
+
+// notifyingCache tells when a ticket has come.
+type notifyingCache struct {
+	tls.ClientSessionCache
+	got chan string
+}
+
+func (c notifyingCache) Put(key string, s *tls.ClientSessionState) {
+	c.ClientSessionCache.Put(key, s)
+	if s != nil {
+		select {
+		case c.got <- key:
+		default:
+		}
 	}
 }
 
