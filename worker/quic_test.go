@@ -338,7 +338,9 @@ func TestEarlyDataBeforeItsInitial(t *testing.T) {
 
 	// Initial packets wait, early data passes.
 	r := newRelay(t, addr, nil)
+	r.mu.Lock()
 	r.holdIf = func(b []byte) bool { return parseHeader(b, testCIDLen).class == classInitial }
+	r.mu.Unlock()
 	front, err := net.ResolveUDPAddr("udp4", r.front.LocalAddr().String())
 	must(t, err)
 	c, err := tr.DialEarly(t.Context(), front, tickets, nil)
