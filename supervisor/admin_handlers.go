@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -93,14 +94,13 @@ func (a *admin) checkSegment(w http.ResponseWriter, r *http.Request) {
 	const looks = 3
 	var faults map[string]bool
 	for range looks {
-		var seg *shm.Segment
-		var inUse []shm.SlotID
-		if err := a.s.call(r.Context(), func(s *Supervisor) { seg, inUse = s.seg, s.slots.inUse() }); err != nil {
+		errs, err := a.look(r.Context())
+		if err != nil {
 			a.fail(w, err)
 			return
 		}
 		found := map[string]bool{}
-		for _, err := range checkSegment(seg, inUse) {
+		for _, err := range errs {
 			if text := err.Error(); faults == nil || faults[text] {
 				found[text] = true
 			}
@@ -116,6 +116,28 @@ func (a *admin) checkSegment(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, http.StatusOK, struct {
 		Faults []string `json:"faults"`
 	}{list})
+}
+
+// look checks the segment once, beside the loop, which keeps it mapped until
+// that is done.
+func (a *admin) look(ctx context.Context) (faults []error, err error) {
+	done := make(chan struct{})
+	if err := a.s.call(ctx, func(s *Supervisor) {
+		if s.finished {
+			err = ErrStopping
+			close(done)
+			return
+		}
+		seg, inUse := s.seg, s.slots.inUse()
+		s.background.Go(func() {
+			defer close(done)
+			faults = checkSegment(seg, inUse)
+		})
+	}); err != nil {
+		return nil, err
+	}
+	<-done
+	return faults, err
 }
 
 // reload answers when the new generation is current, or why it is not.
@@ -240,7 +262,7 @@ func (a *admin) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for {
-		ok := true
+		var ok bool
 		select {
 		case n, open := <-ch:
 			if !open {

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -116,7 +117,7 @@ func TestTooManyClients(t *testing.T) {
 	for _, c := range held[adminMaxConns-5:] { // the first ones may include the rig's own
 		c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 	}
-	if _, err := held[len(held)-1].Read(make([]byte, 1)); err != io.EOF {
+	if _, err := held[len(held)-1].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("beyond the limit: %v, not a closed connection", err)
 	}
 	for _, c := range held {

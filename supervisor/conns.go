@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,6 +73,7 @@ func (s *Supervisor) finishQuery(seq uint64, q *connsQuery) {
 	}
 	q.timer.stop()
 	delete(s.queries, seq)
+	slices.SortStableFunc(q.list.Conns, func(a, b ConnStatus) int { return cmp.Compare(a.Incarnation, b.Incarnation) })
 	q.done <- q
 }
 
@@ -112,7 +114,7 @@ func (s *Supervisor) workersWhere(generation shm.Generation, slot int) []*worker
 			out = append(out, w)
 		}
 	}
-	slices.SortFunc(out, func(a, b *worker) int { return int(a.incarnation) - int(b.incarnation) })
+	slices.SortFunc(out, func(a, b *worker) int { return cmp.Compare(a.incarnation, b.incarnation) })
 	return out
 }
 

@@ -37,7 +37,6 @@ type fakeWorker struct {
 	drains  []lifeline.Drain
 	end     *exit
 	ended   chan struct{}
-	closed  bool
 }
 
 // script says how fake workers differ from good ones. Nil means good.

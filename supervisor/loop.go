@@ -185,7 +185,11 @@ func (s *Supervisor) reopenLogs() {
 // sweep frees expired entries in a part of the table and comes again.
 func (s *Supervisor) sweep() {
 	entries := s.seg.Geometry().TableEntries
-	established := min(2*s.spec.IdleTimeout, maxEntryAge)
+	idle := s.spec.IdleTimeout
+	for _, g := range s.generations {
+		idle = max(idle, g.spec.IdleTimeout) // its connections keep what they agreed on
+	}
+	established := min(2*idle, maxEntryAge)
 	limits := shm.Limits{
 		Handshake:   shm.Epoch(handshakeAge / time.Second),
 		Established: shm.Epoch(max(established, handshakeAge) / time.Second),

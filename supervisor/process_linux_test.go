@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -126,7 +127,7 @@ func TestKilledChild(t *testing.T) {
 	if end := p.Reap(); end.signal != syscall.SIGKILL || end.clean() || !strings.Contains(end.String(), "signal 9") {
 		t.Errorf("end %v", end)
 	}
-	if err := p.Signal(syscall.SIGKILL); err != os.ErrProcessDone {
+	if err := p.Signal(syscall.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("signal to a reaped child: %v", err)
 	}
 }
@@ -262,13 +263,13 @@ func TestProbeDecides(t *testing.T) {
 	if !slices.Equal(probed, []string{"public", "second"}) {
 		t.Errorf("probed %v", probed)
 	}
-	st := r.waitFor("counted", func(st *Status) bool { return st.Counters.ProbePushed == 2 })
+	r.waitFor("counted", func(st *Status) bool { return st.Counters.ProbePushed == 2 })
 	r.with(func() { failing = true })
 	_, reason := r.reload()
 	if !strings.Contains(reason.Reason, `probe of listener "public"`) || !strings.Contains(reason.Reason, "no answer within 50ms") {
 		t.Errorf("reload: %+v", reason)
 	}
-	st = r.waitFor("untouched", func(st *Status) bool { return len(st.Generations) == 1 })
+	st := r.waitFor("untouched", func(st *Status) bool { return len(st.Generations) == 1 })
 	if r.current(st) != 1 || st.Generations[0].ID != shm.Generation(1) {
 		t.Errorf("generations %+v", st.Generations)
 	}

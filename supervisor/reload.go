@@ -161,7 +161,7 @@ func (s *Supervisor) checkLimits(spec *Spec, wants []wanted) error {
 		s.log.Warn("the number of open files is unknown", zap.Error(err))
 		return nil
 	}
-	sockets := 0
+	sockets, held := 0, 0
 	for _, w := range wants {
 		if w.spec.QUIC {
 			have := 0
@@ -169,6 +169,7 @@ func (s *Supervisor) checkLimits(spec *Spec, wants []wanted) error {
 				have = len(set.sockets)
 			}
 			sockets += max(spec.Workers-have, 0)
+			held += have
 		}
 		if w.spec.TCP && w.listener.set(networkTCP, w.address) == nil {
 			sockets++
@@ -179,6 +180,15 @@ func (s *Supervisor) checkLimits(spec *Spec, wants []wanted) error {
 	const perWorker, spare = 5, 12
 	if need := sockets + perWorker*spec.Workers + spare; used+need > limit {
 		return fmt.Errorf("%w: file descriptors would run out: %d needed, %d free of %d", ErrLimit, need, max(limit-used, 0), limit)
+	}
+	// A worker has two descriptors per UDP socket, one per TCP socket, a
+	// doorbell of everybody, and a few dozen of its own.
+	const workerSpare = 32
+	if spec.NoFile > 0 {
+		limit = int(spec.NoFile)
+	}
+	if need := 2*(held+sockets) + s.seg.Geometry().Slots - s.slots.free() + spec.Workers + workerSpare; need > limit {
+		return fmt.Errorf("%w: file descriptors of a worker would run out: %d needed of %d, before any client", ErrLimit, need, limit)
 	}
 	return nil
 }

@@ -105,8 +105,8 @@ func TestFailedGenerationLeavesTheServingOne(t *testing.T) {
 				return false
 			}
 		}, "no such certificate", CodeFailed},
-		{"never ready", func(r *rig) { r.script.onWelcome, r.spec.ReadyTimeout = late, 50 * time.Millisecond }, "not ready within 50ms", CodeFailed},
-		{"never says hello", func(r *rig) { r.script.onStart, r.spec.ReadyTimeout = late, 50 * time.Millisecond }, "not ready within 50ms", CodeFailed},
+		{"never ready", func(r *rig) { r.script.onWelcome, r.spec.ReadyTimeout = late, 50*time.Millisecond }, "not ready within 50ms", CodeFailed},
+		{"never says hello", func(r *rig) { r.script.onStart, r.spec.ReadyTimeout = late, 50*time.Millisecond }, "not ready within 50ms", CodeFailed},
 		{"other protocol", func(r *rig) {
 			r.script.hello = func(h *lifeline.Hello) { h.ProtocolMin, h.ProtocolMax = 90, 91 }
 		}, "no common protocol version", CodeFailed},

@@ -95,7 +95,7 @@ func (s *slots) reclaim(w *worker) (entries, packets int) {
 	return entries, packets
 }
 
-// check verifies the segment and the queues in use. It may run in another
+// checkSegment verifies the segment and the queues in use. It may run in another
 // goroutine than the loop's, on a list of the slots that were in use.
 func checkSegment(seg *shm.Segment, inUse []shm.SlotID) []error {
 	faults := seg.Check()

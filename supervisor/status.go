@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -232,7 +233,7 @@ func (s *Supervisor) workersOf(g *generation) []*worker {
 			out = append(out, w)
 		}
 	}
-	slices.SortFunc(out, func(a, b *worker) int { return int(a.incarnation) - int(b.incarnation) })
+	slices.SortFunc(out, func(a, b *worker) int { return cmp.Compare(a.incarnation, b.incarnation) })
 	return out
 }
 
