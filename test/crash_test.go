@@ -19,6 +19,7 @@ func TestKilledWorkersTakeOnlyTheirOwnConnections(t *testing.T) {
 	load := kit.FleetOptions{Client: in.Client(), N: kit.Scale(200, 500), Interval: 200 * time.Millisecond, Reconnect: true}
 	load.Client.IdleTimeout = time.Minute // so that a time-out cannot pass for a reset
 	load.Timeout = 20 * time.Second
+	load.Rest = time.Second // else the handshakes of the others are what a survivor waits for
 	f := kit.StartFleet(t, load)
 	quiet := 3 * time.Second
 	kit.Every(quiet, quiet, func(int) bool { return true })
@@ -179,7 +180,8 @@ func TestClientsOfAKilledInstanceGetAReset(t *testing.T) {
 	in.Check()
 	in.Kill()
 	in.Restart()
-	if used := in.Status().Table.Used; used != 0 {
+	// Only the readiness probes of the new workers have left something there.
+	if used := in.Status().Table.Used; used > 4*2 {
 		t.Errorf("the new table has %d entries", used)
 	}
 	for _, c := range clients {

@@ -210,7 +210,7 @@ func TestReloadAndStopDoNotWaitForStreams(t *testing.T) {
 	}
 	in.Check()
 	begin = time.Now()
-	r := in.CLI("stop", "--timeout", "20s")
+	r := in.CLITerminal("stop", "--timeout", "20s")
 	took := time.Since(begin)
 	if r.Code != 0 || took > 5*time.Second {
 		t.Errorf("stop: exit code %d after %v: %s", r.Code, took, r.Stderr)

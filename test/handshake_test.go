@@ -35,6 +35,9 @@ func caught(t *testing.T, in *kit.Instance, n int, filter func(p kit.Packet, rel
 	err := in.ReloadAPI()
 	close(reloaded)
 	wg.Wait()
+	if err != nil {
+		t.Errorf("reload: %v", err)
+	}
 	// A copy of an Initial that comes after the handshake starts another one,
 	// with every server; that one never gets as far as a protocol.
 	kit.Eventually(t, 3*time.Second, "one connection a client", func() error {

@@ -202,7 +202,7 @@ func TestReloadDuringAStart(t *testing.T) {
 // is served, and generations stay within their limit.
 func TestReloadStormIsMerged(t *testing.T) {
 	in := startWith(t, kit.Config{}.With("reload", "{min_interval: 1s}").
-		With("drain", "{max_generations: 3, overflow: evict, timeout: 1h, stop_timeout: 500ms}"))
+		With("drain", "{max_generations: 3, overflow: evict, timeout: 1h, stop_timeout: 1s}"))
 	f := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 20, Interval: 100 * time.Millisecond})
 	start := time.Now()
 	hups := 0

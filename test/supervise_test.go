@@ -92,10 +92,12 @@ func TestReloadsLeakNoDescriptor(t *testing.T) {
 	before := kit.DescriptorTargets(in.PID())
 	for i := range kit.Scale(20, 200) {
 		if i%2 == 0 {
-			whoami(t, dial(t, in.Client()))
+			c := dial(t, in.Client())
+			whoami(t, c)
+			c.Close()
 		}
 		reload(t, in)
-		awaitOnlyCurrent(t, in, 40*time.Second)
+		awaitOnlyCurrent(t, in, 10*time.Second)
 	}
 	after := kit.DescriptorTargets(in.PID())
 	if len(after) > len(before)+2 {
@@ -113,7 +115,7 @@ func TestReloadIsRefusedWithoutDescriptors(t *testing.T) {
 	}
 	const limit = 72
 	in := kit.Start(t, kit.Options{
-		Config: kit.Config{Workers: 2}.With("drain", "{max_generations: 200, overflow: wait, timeout: 1h}"),
+		Config: kit.Config{Workers: 2}.With("drain", "{max_generations: 64, overflow: wait, timeout: 1h}"),
 		Prefix: []string{"prlimit", fmt.Sprintf("--nofile=%d:%d", limit, limit)},
 	})
 	var held []*kit.Client

@@ -49,6 +49,9 @@ func TestGoodbyeLosesNoRequest(t *testing.T) {
 	for _, f := range []*kit.Fleet{h1, h2} {
 		r := f.Stop()
 		t.Log(r)
+		if r.Failed > 0 {
+			t.Errorf("%d requests failed", r.Failed)
+		}
 		if len(r.Lost) == 0 {
 			t.Error("no client was asked to leave")
 		}

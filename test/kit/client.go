@@ -168,7 +168,13 @@ func (c *Client) GetEarly(ctx context.Context, path string) (Response, error) {
 		return Response{}, fmt.Errorf("after the rejection of 0-RTT: %w", err)
 	}
 	c.conn, c.h3 = next, (&http3.Transport{}).NewClientConn(next)
-	return c.do(ctx, http.MethodGet, path, nil)
+	r, err = c.do(ctx, http.MethodGet, path, nil)
+	if e, ok := errors.AsType[*quic.StreamError](err); ok && e.StreamID == 0 {
+		// quic-go numbers streams anew after a rejection, and what the first
+		// request still sends to end its stream 0 may hit the second one's.
+		r, err = c.do(ctx, http.MethodGet, path, nil)
+	}
+	return r, err
 }
 
 // Post sends a body and reads the response.

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -20,6 +21,7 @@ type FleetOptions struct {
 	Rebind    time.Duration // each client changes its port this often; 0: never
 	Migrate   time.Duration // each client migrates on purpose this often; 0: never
 	Reconnect bool          // replace lost connections (they count as lost all the same)
+	Rest      time.Duration // before a replacement: up to this long, at random
 	TCP       string        // "h2" or "http/1.1": TCP connections instead of QUIC
 }
 
@@ -179,6 +181,13 @@ func (f *Fleet) run(ctx context.Context, i int) {
 
 // reconnect replaces a lost connection; false means that the fleet ends.
 func (f *Fleet) reconnect(ctx context.Context, i int) bool {
+	if f.options.Rest > 0 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(rand.N(f.options.Rest)):
+		}
+	}
 	for ctx.Err() == nil {
 		s, err := f.dial(ctx)
 		if err == nil {
@@ -224,8 +233,8 @@ func (f *Fleet) request(ctx context.Context, s session, due time.Time, owner *Wh
 	rctx, cancel := context.WithTimeout(ctx, f.options.Timeout)
 	resp, err := s.get(rctx, f.options.Path)
 	cancel()
-	if ctx.Err() != nil {
-		return
+	if ctx.Err() != nil || errors.Is(err, errClosedByServer) {
+		return // in the second case nothing was sent, and the session is lost
 	}
 	gap := time.Since(due)
 	if err == nil && resp.Status != http.StatusOK {

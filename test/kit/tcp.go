@@ -62,7 +62,9 @@ func (s *tcpSession) take(context.Context, string, string) (net.Conn, error) {
 	c := s.conn
 	s.conn = nil
 	if c == nil {
-		return nil, s.errLocked()
+		// The first one may not be used any more, for example after GOAWAY.
+		s.endLocked(errClosedByServer)
+		return nil, errClosedByServer
 	}
 	return c, nil
 }
@@ -108,6 +110,10 @@ func (s *tcpSession) close() {
 func (s *tcpSession) end(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endLocked(err)
+}
+
+func (s *tcpSession) endLocked(err error) {
 	select {
 	case <-s.gone:
 	default:
