@@ -16,7 +16,7 @@
 // 5.2) and HTTP/2 (RFC 9113, section 6.8), "Connection: close" on the next
 // response in HTTP/1.1 (RFC 9112, section 9.6). A session that was told is
 // closed once it has been quiet; one that has not been told yet is not told at
-// all when the drain is cancelled.
+// all when the drain is canceled.
 //
 // # Goroutines
 //

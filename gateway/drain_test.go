@@ -78,7 +78,7 @@ func TestCancelledGoodbyesAreNotSaid(t *testing.T) {
 	*now = now.Add(20 * time.Second)
 	d.round()
 	if n := told(sessions); n != half || n < 40 || n > 60 {
-		t.Errorf("%d were told before the drain was cancelled, %d in the end", half, n)
+		t.Errorf("%d were told before the drain was canceled, %d in the end", half, n)
 	}
 	d.spread(0)
 	d.round()
@@ -102,7 +102,7 @@ func TestOnlyFinishedSessionsAreClosed(t *testing.T) {
 	d.round()
 	d.closing.Wait()
 	if sessions[1].closed.Load() != 1 {
-		t.Error("a session that was told is not closed after the drain was cancelled")
+		t.Error("a session that was told is not closed after the drain was canceled")
 	}
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -103,7 +104,7 @@ func (h *handler) recoverPanic(r *http.Request) {
 	if p == nil {
 		return
 	}
-	if p != http.ErrAbortHandler {
+	if err, ok := p.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 		h.log.Error("handler panicked", zap.Any("panic", p), zap.String("method", r.Method),
 			zap.String("path", r.URL.Path), zap.ByteString("stack", debug.Stack()))
 	}

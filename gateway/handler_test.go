@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,8 +14,10 @@ import (
 
 func TestLongestPathWins(t *testing.T) {
 	r, err := newRouter([]Route{
-		{Path: "/", Respond: &Respond{Status: 201}}, {Path: "/a/", Respond: &Respond{Status: 202}},
-		{Path: "/a/b", Respond: &Respond{Status: 203}}, {Path: "/only", Respond: &Respond{Status: 204}},
+		{Path: "/", Respond: &Respond{Status: 201}},
+		{Path: "/a/", Respond: &Respond{Status: 202}},
+		{Path: "/a/b", Respond: &Respond{Status: 203}},
+		{Path: "/only", Respond: &Respond{Status: 204}},
 	}, routeEnv{})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +91,7 @@ func TestAPanickingHandlerEndsOneResponseOnly(t *testing.T) {
 	s := &traffic{}
 	func() {
 		defer func() {
-			if recover() != http.ErrAbortHandler {
+			if err, ok := recover().(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 				t.Error("the server is not told to break the response off")
 			}
 		}()

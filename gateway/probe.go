@@ -37,7 +37,7 @@ func probe(ctx context.Context, pc net.PacketConn, addr net.Addr) error {
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	defer conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+	defer func() { _ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "") }()
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+probeServerName+ProbePath, nil)
 	if err != nil {

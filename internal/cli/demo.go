@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -50,7 +49,7 @@ func (a *app) demo(ctx context.Context, o demo.Options, asJSON bool) error {
 	}
 	o.Command = []string{self}
 	if !asJSON {
-		o.Progress, o.Overwrite = io.Writer(a.err), isTerminal(a.err)
+		o.Progress, o.Overwrite = a.err, isTerminal(a.err)
 	}
 	r, err := demo.Run(ctx, o)
 	if ctx.Err() != nil {

@@ -12,8 +12,16 @@ import (
 
 func TestWrongUsageIsTwo(t *testing.T) {
 	for _, args := range [][]string{
-		{"nonsense"}, {"completion", "nosh"}, {"run", "extra"}, {"status", "--no-such-flag"}, {"check"}, {"drain"}, {"conns", "close"},
-		{"status", "--name", "../x"}, {"demo", "--connections", "0"}, {"drain", "--generation", "x"},
+		{"nonsense"},
+		{"completion", "nosh"},
+		{"run", "extra"},
+		{"status", "--no-such-flag"},
+		{"check"},
+		{"drain"},
+		{"conns", "close"},
+		{"status", "--name", "../x"},
+		{"demo", "--connections", "0"},
+		{"drain", "--generation", "x"},
 	} {
 		code, b := call(t, args...)
 		if code != exitUsage {
@@ -33,7 +41,7 @@ func TestHelpAndVersionAreZero(t *testing.T) {
 }
 
 func TestInvalidConfigurationIsThreeWithEveryFaultAtItsPlace(t *testing.T) {
-	path := write(t, "bad.yaml", "listeners:\n  - name: a\n    address: \"127.0.0.1:99999\"\n    colour: red\n")
+	path := write(t, "bad.yaml", "listeners:\n  - name: a\n    address: \"127.0.0.1:99999\"\n    shade: red\n")
 	code, b := call(t, "check", "--config", path)
 	if code != exitConfig {
 		t.Errorf("exit code %d", code)
