@@ -61,7 +61,9 @@ func TestKilledWorkersTakeOnlyTheirOwnConnections(t *testing.T) {
 	if r.Strangers > 0 {
 		t.Errorf("%d answers by a process that does not own the connection", r.Strangers)
 	}
-	if worst, limit := r.Longest(), base.Longest()+200*time.Millisecond; worst > limit {
+	// The everyday run shares its two CPUs with whatever else there is.
+	beyond := kit.Scale(time.Second, 200*time.Millisecond)
+	if worst, limit := r.Longest(), base.Longest()+beyond; worst > limit {
 		t.Errorf("a survivor waited %v, %v without kills", worst, base.Longest())
 	}
 	kit.Eventually(t, 20*time.Second, "all workers serve again", func() error { return allServe(in, 4) })

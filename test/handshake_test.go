@@ -40,18 +40,23 @@ func caught(t *testing.T, in *kit.Instance, n int, filter func(p kit.Packet, rel
 	}
 	// A copy of an Initial that comes after the handshake starts another one,
 	// with every server; that one never gets as far as a protocol.
-	kit.Eventually(t, 3*time.Second, "one connection a client", func() error {
-		served := 0
-		for _, c := range in.Conns() {
-			if c.Protocol == "h3" {
-				served++
+	serves := func(n int) func() error {
+		return func() error {
+			served := 0
+			for _, c := range in.Conns() {
+				if c.Protocol == "h3" {
+					served++
+				}
 			}
+			if served != n {
+				return fmt.Errorf("%d connections served, want %d", served, n)
+			}
+			return nil
 		}
-		if served != n {
-			return fmt.Errorf("%d connections for %d clients", served, n)
-		}
-		return nil
-	})
+	}
+	if err := kit.Poll(3*time.Second, serves(n)); err != nil {
+		t.Errorf("one connection a client: %v", err)
+	}
 	failed := 0
 	for i, c := range clients {
 		if errs[i] != nil {
@@ -66,6 +71,8 @@ func caught(t *testing.T, in *kit.Instance, n int, filter func(p kit.Packet, rel
 	if failed > 0 {
 		t.Errorf("%d of %d handshakes failed", failed, n)
 	}
+	// The relay has to last until the goodbyes are through.
+	kit.Eventually(t, 5*time.Second, "connections ended", serves(0))
 }
 
 // C098: a ClientHello in two packets, the second of which comes late, early,

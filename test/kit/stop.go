@@ -39,6 +39,10 @@ func (i *Instance) AwaitExit(within time.Duration) int {
 func (i *Instance) Kill() {
 	i.t.Helper()
 	i.stopped = true
+	// Stopped first, nobody sees another one die.
+	for _, pid := range processesOf(i.mark) {
+		syscall.Kill(pid, syscall.SIGSTOP)
+	}
 	i.cmd.Process.Kill()
 	Eventually(i.t, 10*time.Second, "all processes killed", func() error {
 		left := processesOf(i.mark)
