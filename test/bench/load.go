@@ -38,7 +38,7 @@ func dial(ctx context.Context, address string) (*client, error) {
 		return nil, err
 	}
 	c := &client{socket: socket, transport: &quic.Transport{Conn: socket}}
-	c.conn, err = c.transport.Dial(ctx, remote, clientTLS(), &quic.Config{})
+	c.conn, err = c.transport.Dial(ctx, remote, clientTLS(), &quic.Config{KeepAlivePeriod: 5 * time.Second})
 	if err != nil {
 		c.close()
 		return nil, fmt.Errorf("dial %s: %w", address, err)
