@@ -42,11 +42,14 @@ func (g *gate) set(sockets []*socket) <-chan struct{} {
 		p.older = old
 	}
 	g.wanted.Store(p)
-	if g.used && !g.closed {
-		g.waiter.nudge()
-	} else {
+	switch {
+	case !g.used:
 		g.apply()
+	case !g.closed:
+		g.waiter.nudge()
 	}
+	// After close the goroutine may still be in a look at its sources; end
+	// applies what is wanted once it is through.
 	return p.taken
 }
 
@@ -108,6 +111,8 @@ func (g *gate) close() error {
 		return net.ErrClosed
 	}
 	g.closed = true
-	g.apply()
+	if !g.used {
+		g.apply()
+	}
 	return g.waiter.close()
 }
