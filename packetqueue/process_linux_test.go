@@ -153,7 +153,9 @@ func playSingles(region []byte, n int, pause time.Duration) error {
 		}
 		for err = p.Push(&r); errors.Is(err, ErrFull); err = p.Push(&r) {
 			if p.NeedRing() {
-				err = errors.Join(err, RingFD(4))
+				if err := RingFD(4); err != nil {
+					return err
+				}
 			}
 		}
 		if err != nil {

@@ -47,6 +47,7 @@ const (
 	QUICAccepted                    // connections
 	TCPAccepted                     // connections
 	TableFull                       // connection IDs that found no entry
+	SendErrors                      // datagrams, or trains of them, that the kernel would not send
 	QueueDelay                      // first of QueueDelayBuckets counters of pulled packets by time in queue
 
 	// NumCounters is the number of counters.
@@ -70,7 +71,7 @@ var counterNames = [...]string{
 	"drop_queue_full", "drop_no_lane", "drop_dead_target", "drop_stale_record", "drop_dead_queue", "drop_loop",
 	"drop_malformed", "drop_no_listener", "drop_reset_limited", "drop_orphan",
 	"unknown_cid", "unknown_version", "kernel_drops", "wakeups", "doorbells_rung",
-	"bytes_received", "bytes_forwarded", "quic_accepted", "tcp_accepted", "table_full",
+	"bytes_received", "bytes_forwarded", "quic_accepted", "tcp_accepted", "table_full", "send_errors",
 }
 
 // String returns the name under which status and metrics show the counter.

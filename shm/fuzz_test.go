@@ -82,7 +82,7 @@ func exercise(s *Segment, o Owner) {
 	}
 	d.Alive(o)
 	d.Version()
-	s.Admission().Load().Pick(1 << 63)
+	_ = s.Admission().Load().Pick(1 << 63)
 	s.Totals()
 	s.Check()
 	t.RemoveAll(o)

@@ -298,12 +298,10 @@ func (c *claim) rivals(at uint64, i uint, force bool) (rival, lost bool) {
 }
 
 // free empties an entry if it still holds m.
-func (t *Table) free(b *bucket, i uint, m meta) bool {
-	if !b.cas(i, m, 0) {
-		return false
+func (t *Table) free(b *bucket, i uint, m meta) {
+	if b.cas(i, m, 0) {
+		t.uncount(m)
 	}
-	t.uncount(m)
-	return true
 }
 
 // touch notes that the page of bucket at is in use, before it is.

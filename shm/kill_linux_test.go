@@ -152,7 +152,9 @@ func killAt(t *testing.T, p failpoint, job, death string) {
 	cmd := child(t, s, job, p, death)
 	out, err := cmd.Output()
 	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if !(death == "exit" && ws.ExitStatus() == exitAtFailpoint) && !(death == "kill" && ws.Signaled() && ws.Signal() == syscall.SIGKILL) {
+	exited := death == "exit" && ws.ExitStatus() == exitAtFailpoint
+	killed := death == "kill" && ws.Signaled() && ws.Signal() == syscall.SIGKILL
+	if !exited && !killed {
 		t.Fatalf("the child never came to the failpoint: %v, %s", err, out)
 	}
 

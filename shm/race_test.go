@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -158,13 +159,13 @@ func TestConcurrentStress(t *testing.T) {
 				for range 40 {
 					for k := range keys {
 						id := testID(1000 + w*keys + k)
-						if _, err := tab.Insert(id, o, KindHandshaking, 7); err != nil && err != ErrHandshakesFull {
+						if _, err := tab.Insert(id, o, KindHandshaking, 7); err != nil && !errors.Is(err, ErrHandshakesFull) {
 							t.Error(err)
 						}
 						if err := tab.Establish(id, o, 7); err != nil {
 							t.Error(err)
 						}
-						if _, err := tab.Insert(testID(r.IntN(200)), o, Kind(1+k%2), 7); err != nil && err != ErrHandshakesFull {
+						if _, err := tab.Insert(testID(r.IntN(200)), o, Kind(1+k%2), 7); err != nil && !errors.Is(err, ErrHandshakesFull) {
 							t.Error(err)
 						}
 						tab.Remove(testID(r.IntN(200)), o)

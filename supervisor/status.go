@@ -119,6 +119,7 @@ type CountersStatus struct {
 	QUICAccepted     uint64            `json:"quic_accepted"`
 	TCPAccepted      uint64            `json:"tcp_accepted"`
 	TableFull        uint64            `json:"table_full"`
+	SendErrors       uint64            `json:"send_errors"`
 	// QueueDelay counts pulled packets by the time that they were queued:
 	// below 2^i microseconds; the last has no bound.
 	QueueDelay     []uint64 `json:"queue_delay"`
@@ -255,7 +256,7 @@ func (s *Supervisor) counters() CountersStatus {
 		UnknownCID: t[shm.UnknownCID], UnknownVersion: t[shm.UnknownVersion], KernelDrops: t[shm.KernelDrops],
 		Wakeups: t[shm.Wakeups], DoorbellsRung: t[shm.DoorbellsRung],
 		BytesReceived: t[shm.BytesReceived], BytesForwarded: t[shm.BytesForwarded],
-		QUICAccepted: t[shm.QUICAccepted], TCPAccepted: t[shm.TCPAccepted], TableFull: t[shm.TableFull],
+		QUICAccepted: t[shm.QUICAccepted], TCPAccepted: t[shm.TCPAccepted], TableFull: t[shm.TableFull], SendErrors: t[shm.SendErrors],
 		QueueDelay: slices.Clone(t[shm.QueueDelay : shm.QueueDelay+shm.QueueDelayBuckets]),
 		ReloadsOK:  s.counts.reloadsOK, ReloadsFailed: s.counts.reloadsFailed, ReloadsMerged: s.counts.reloadsMerged,
 		WorkerCrashes: s.counts.crashes,

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/internal/udpmsg"
 	"github.com/holdfast-quic/holdfast/packetqueue"
+	"github.com/holdfast-quic/holdfast/shm"
 )
 
 // conn is the net.PacketConn of one listener: what quic-go reads from and
@@ -65,6 +66,7 @@ func newConn(n *node, l lifeline.Listener, sockets []*socket, bell int) (_ *conn
 		return nil, fmt.Errorf("watch doorbell: %w", err)
 	}
 	c := &conn{node: n, listener: l, sender: sender, gate: g}
+	sender.lost = func() { n.counters.Add(shm.SendErrors, 1) }
 	sender.warning = func(what string, err error) { n.warn(what, l.Name, err) }
 	c.localIP = sender.primary()
 	c.local = c.localIP.UDPAddr()

@@ -29,7 +29,7 @@ type sender struct {
 	shut     sync.Once
 
 	noECN   pathSet
-	lost    atomic.Uint64 // datagrams that could not be sent
+	lost    func() // counts what could not be sent
 	warned  [numTroubles]atomic.Bool
 	warning func(what string, err error)
 
@@ -69,7 +69,7 @@ const (
 )
 
 func newSender(sockets []*socket) (*sender, error) {
-	s := &sender{owned: [2]int{-1, -1}, warning: func(string, error) {}, sendFn: udpmsg.Send}
+	s := &sender{owned: [2]int{-1, -1}, lost: func() {}, warning: func(string, error) {}, sendFn: udpmsg.Send}
 	if err := s.use(sockets); err != nil {
 		s.close()
 		return nil, err
@@ -206,7 +206,7 @@ func (s *sender) recover(o *outlet, b, oob []byte, to udpmsg.Addr, errno syscall
 // lose counts a datagram that the network will not see. To its connection it
 // is as if the packet were lost on the way.
 func (s *sender) lose(errno syscall.Errno) {
-	s.lost.Add(1)
+	s.lost()
 	s.warnOnce(troubleLost, errno)
 }
 

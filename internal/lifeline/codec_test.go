@@ -2,7 +2,9 @@ package lifeline
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -23,12 +25,27 @@ var samples = []*Message{
 	{Kind: KindSocket, Socket: &Socket{Index: 5}},
 	{Kind: KindDropSocket, Socket: &Socket{Index: 5}},
 	{Kind: KindPeer, Peer: &Peer{Slot: 3}},
-	{Kind: KindDrain, Drain: &Drain{Mode: DrainHold, Window: time.Second}},
+	{Kind: KindDrain, Drain: &Drain{Mode: DrainHold, Window: time.Second, Listeners: map[uint8]Limit{1: {Goodbye: time.Second, End: time.Minute}}}},
 	{Kind: KindStop, Stop: &Stop{Grace: time.Second}},
 	{Kind: KindNonceLease, NonceLease: &NonceLease{From: 1, To: 1 << 40}},
 	{Kind: KindConnsQuery, ConnsQuery: &ConnsQuery{Seq: 1}},
 	{Kind: KindCloseConn, CloseConn: &CloseConn{Seq: 1, ID: "0.1.2"}},
 	{Kind: KindReopenLogs},
+}
+
+func TestKeysAreNeverPrinted(t *testing.T) {
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	keys := Keys{StatelessReset: secret, Token: secret, Tickets: [][]byte{secret}, CID: secret[:16], ServerID: secret[:3]}
+	for _, v := range []any{keys, &keys, []Keys{keys}, Welcome{Keys: keys}, &Welcome{Keys: keys}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			text := fmt.Sprintf(verb, v)
+			for _, trace := range []string{"0123", "30313233", "48 49", "0x30, 0x31"} {
+				if strings.Contains(text, trace) {
+					t.Errorf("%T printed with %s shows %q: %s", v, verb, trace, text)
+				}
+			}
+		}
+	}
 }
 
 func TestEveryKindSurvivesTheWire(t *testing.T) {

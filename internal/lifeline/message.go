@@ -1,6 +1,10 @@
 package lifeline
 
-import "time"
+import (
+	"fmt"
+	"io"
+	"time"
+)
 
 // Protocol versions that this build speaks. Both ends name their range in
 // Hello and Welcome; the highest version in both ranges is used, and an empty
@@ -139,7 +143,17 @@ const (
 type Drain struct {
 	Mode     string        `json:"mode"`
 	Window   time.Duration `json:"window"`   // goaway is spread over this long
-	Deadline time.Time     `json:"deadline"` // when Stop will follow, for information
+	Deadline time.Time     `json:"deadline"` // by which all is to have ended, for information; Stop comes before
+	// Listeners, by ID, whose connections are to end before the others. The
+	// worker sees to it by itself.
+	Listeners map[uint8]Limit `json:"listeners,omitempty"`
+}
+
+// Limit says when the connections of one listener end. Both count from the
+// moment at which the order was given.
+type Limit struct {
+	Goodbye time.Duration `json:"goodbye"` // clients are told from here on
+	End     time.Duration `json:"end"`     // what is left is closed
 }
 
 // Stop tells a worker to end: goodbye, then CONNECTION_CLOSE, within Grace.
@@ -163,6 +177,10 @@ type Keys struct {
 	ServerID       []byte   `json:"server_id"`       // QUIC-LB server ID of this host
 	CIDConfig      uint8    `json:"cid_config"`      // QUIC-LB configuration bits, 0-6
 }
+
+// Format implements [fmt.Formatter]: no verb shows a secret, so that a message
+// which ends up in a log or an error by mistake is harmless.
+func (Keys) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "keys not shown") }
 
 // ConnsQuery asks for the connection list.
 type ConnsQuery struct {
