@@ -14,6 +14,14 @@ func (n *node) routeOf(cid []byte) (shm.Owner, bool) {
 	return n.directory.AliveRoute(route.Slot, route.Incarnation)
 }
 
+// issuedBy reports whether a connection ID is one that owner has issued. One that
+// a client chose for its first packets is in the table too, but no client that
+// has finished its handshake uses it.
+func (n *node) issuedBy(owner shm.Owner, cid []byte) bool {
+	o, ok := n.routeOf(cid)
+	return ok && o == owner
+}
+
 // learn writes down what a packet of a local connection has shown: that its
 // client uses this connection ID. Without room the connection lives on by the
 // route in its IDs.
@@ -43,7 +51,7 @@ func (n *node) issued(scid []byte) {
 	if hit, ok := n.table.Lookup(id, epoch); ok && hit.Owner == n.self {
 		return
 	}
-	if owner, ok := n.routeOf(scid); !ok || owner != n.self {
+	if !n.issuedBy(n.self, scid) {
 		return // the client's own, in a refusal
 	}
 	n.admit(id, n.clock.now())

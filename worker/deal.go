@@ -53,7 +53,8 @@ func (r *reader) judge(h *header, t *train) verdict {
 	if h.class != classUnknownVersion {
 		var hit shm.Hit
 		if hit, q.inTable = r.node.table.Lookup(id, epoch); q.inTable {
-			q.table, q.handshaking = hit.Owner, hit.Kind == shm.KindHandshaking
+			q.table = hit.Owner
+			q.handshaking = hit.Kind == shm.KindHandshaking && h.class == classShort && r.node.issuedBy(hit.Owner, h.dcid)
 		} else {
 			q.route, q.inRoute = r.node.routeOf(h.dcid)
 			if q.inRoute && h.class == classInitial && r.node.retries.answered(initialToken(t.first(), h), h.dcid) {

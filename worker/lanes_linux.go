@@ -39,8 +39,8 @@ func (l *lanes) push(owner shm.Owner, r *packetqueue.Record) (shm.Counter, bool)
 	}
 	to := &l.to[owner.Slot]
 	if to.producer == nil || to.incarnation != owner.Incarnation {
-		if !l.lease(owner) {
-			return shm.DropNoLane, false
+		if reason, ok := l.lease(owner); !ok {
+			return reason, false
 		}
 	}
 	r.Target = uint32(owner.Incarnation)
@@ -51,8 +51,8 @@ func (l *lanes) push(owner shm.Owner, r *packetqueue.Record) (shm.Counter, bool)
 		if !l.node.directory.Alive(owner) {
 			return shm.DropDeadTarget, false
 		}
-		if !l.lease(owner) {
-			return shm.DropNoLane, false
+		if reason, ok := l.lease(owner); !ok {
+			return reason, false
 		}
 		err = to.producer.Push(r)
 	}
@@ -67,19 +67,26 @@ func (l *lanes) push(owner shm.Owner, r *packetqueue.Record) (shm.Counter, bool)
 }
 
 // lease gets a lane into the queue of owner in place of one that was for an
-// earlier incarnation.
-func (l *lanes) lease(owner shm.Owner) bool {
+// earlier incarnation. On failure it returns the counter that tells why.
+//
+// An owner that does not serve the listener gets none: it would never read what
+// is in it, and a lane that holds something cannot be given back. Only a
+// stranger sends packets of a connection to another listener than its own.
+func (l *lanes) lease(owner shm.Owner) (shm.Counter, bool) {
 	to := &l.to[owner.Slot]
 	if to.producer != nil {
 		to.producer.Release()
 		to.producer = nil
 	}
+	if l.node.directory.Record(owner.Slot).Listeners>>l.channel&1 == 0 {
+		return shm.DropNoListener, false
+	}
 	p, err := packetqueue.Lease(l.node.segment.Queue(owner.Slot), l.node.token(), l.channel)
 	if err != nil {
-		return false
+		return shm.DropNoLane, false
 	}
 	to.producer, to.incarnation = p, owner.Incarnation
-	return true
+	return 0, true
 }
 
 // ring wakes those consumers that were pushed to and sleep. Once per batch, so

@@ -167,7 +167,8 @@ func (r *reader) try(uintptr) bool {
 }
 
 // adopt takes the wanted plan over. Without sockets nothing is forwarded any
-// more, so the lanes go back, and the receive buffers too.
+// more, so the lanes go back, and the receive buffers too. Whom the last packets
+// went to is woken first: who holds no lane rings nobody.
 func (r *reader) adopt() {
 	r.plan = r.conn.gate.adopt()
 	for _, s := range r.plan.sockets {
@@ -175,6 +176,7 @@ func (r *reader) adopt() {
 	}
 	r.nextSock = 0
 	if len(r.plan.sockets) == 0 {
+		r.ring()
 		r.lanes.release()
 		r.batch, r.from = nil, nil
 		return

@@ -43,7 +43,7 @@ type question struct {
 	// table is the live owner that the table names for the connection ID.
 	table       shm.Owner
 	inTable     bool
-	handshaking bool // the entry is of an unfinished handshake
+	handshaking bool // the entry is of an unfinished handshake, and of an ID that its owner issued
 	// route is the live owner that the connection ID itself names. It is
 	// looked at only when the table has none.
 	route   shm.Owner
