@@ -61,6 +61,7 @@ type Config struct {
 	Drain     Drain      `yaml:"drain"`
 	Reload    Reload     `yaml:"reload"`
 	Start     Start      `yaml:"start"`
+	Liveness  Liveness   `yaml:"liveness"`
 	Table     Table      `yaml:"table"`
 	Queue     Queue      `yaml:"queue"`
 	Sockets   Sockets    `yaml:"sockets"`
@@ -211,6 +212,7 @@ type Drain struct {
 	Mode           string        `yaml:"mode"`          // DrainHold or DrainGoAway
 	Timeout        time.Duration `yaml:"timeout"`       // default of Listener.DrainTimeout
 	StopTimeout    time.Duration `yaml:"stop_timeout"`  // in place of Timeout at a graceful stop
+	Grace          time.Duration `yaml:"grace"`         // last part of a drain, for goodbyes
 	GoAwayWindow   time.Duration `yaml:"goaway_window"` // goodbyes are spread over this long
 	MaxGenerations int           `yaml:"max_generations"`
 	Overflow       string        `yaml:"overflow"` // OverflowWait or OverflowEvict
@@ -229,6 +231,11 @@ type Start struct {
 	Probe        bool          `yaml:"probe"`
 	ProbeTimeout time.Duration `yaml:"probe_timeout"`
 	Tries        int           `yaml:"tries"`
+}
+
+// Liveness says when a worker that hangs is given up.
+type Liveness struct {
+	Timeout time.Duration `yaml:"timeout"` // 0 = never
 }
 
 // Table is the connection-ID table.

@@ -52,8 +52,9 @@ var keys = []key{
 
 	{path: "drain", doc: "How a generation ends that is no longer current."},
 	{path: "drain.mode", def: DrainHold, enum: []string{DrainHold, DrainGoAway}, doc: "`hold`: connections live on until their clients end them or the deadline comes. `goaway`: clients are asked to leave (HTTP/3 and HTTP/2 GOAWAY, HTTP/1.1 `Connection: close`)."},
-	{path: "drain.timeout", def: "1h", min: sec, max: 30 * day, doc: "Deadline of a draining generation. Connections that are left then are ended in order."},
+	{path: "drain.timeout", def: "1h", min: sec, max: 30 * day, doc: "Deadline of a draining generation, by which its last connection has ended."},
 	{path: "drain.stop_timeout", def: "30s", min: sec, max: hour, doc: "Deadline at a graceful stop of the whole instance, in place of `drain.timeout`."},
+	{path: "drain.grace", def: "5s", zero: true, min: int64(100 * time.Millisecond), max: hour, doc: "Last part of a drain, before each of the deadlines above: connections that are left are told goodbye, finish the requests that they are at and end; what is left at the deadline is closed in order. At most half of the limit."},
 	{path: "drain.goaway_window", def: "10s", zero: true, min: int64(time.Millisecond), max: day, doc: "In the mode `goaway` the goodbyes are spread over this long, so that clients do not all come back at once."},
 	{path: "drain.max_generations", def: "16", min: 1, max: 64, doc: "How many generations may drain at once."},
 	{path: "drain.overflow", def: OverflowWait, enum: []string{OverflowWait, OverflowEvict}, later: []later{{"apply", "wait or evict"}}, doc: "What a reload does when `drain.max_generations` are draining already: `wait` until one of them ends, or `evict`, which ends the oldest one early."},
@@ -68,6 +69,9 @@ var keys = []key{
 	{path: "start.probe", def: "true", doc: "Make a QUIC handshake and a request through every new worker before its generation becomes current."},
 	{path: "start.probe_timeout", def: "10s", min: int64(100 * time.Millisecond), max: hour, doc: "The probe must be answered after this long."},
 	{path: "start.tries", def: "5", min: 1, max: 1000, doc: "How often a worker may fail to start, with growing pauses, before its generation has failed."},
+
+	{path: "liveness", doc: "Workers that hang although their process is there."},
+	{path: "liveness.timeout", def: "30s", zero: true, min: 5 * sec, max: hour, doc: "A worker of the current generation without a sign of life for this long is killed and replaced. Its sockets are read by another worker after 3 seconds already, and given back when it comes to life again. 0 never kills it."},
 
 	{path: "table", doc: "The table of connection IDs, shared by all workers."},
 	{path: "table.entries", def: "1Mi", special: isCount, min: 4096, max: 64 << 20, power2: true, effect: byRestart, doc: "Connection IDs that the table can hold, a power of two. An entry is 32 bytes; a connection uses several. Memory is used as entries are."},

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/worker"
 )
 
 // Cadence of the drain.
@@ -41,7 +43,11 @@ type drainer struct {
 	mu       sync.Mutex
 	sessions map[session]*farewell
 	stopping bool // who comes now is told at once
+	// limits of the listeners whose sessions end before the others.
+	limits map[string]worker.Limit
 
+	// wake gets a value when a session has come that needs a look.
+	wake    chan struct{}
 	closing sync.WaitGroup // sessions that are being closed
 
 	until time.Time // goodbyes are to be said by then; zero = none
@@ -50,27 +56,73 @@ type drainer struct {
 
 // farewell is how far a session's goodbye is.
 type farewell struct {
-	told    time.Time // zero = not yet
-	closing bool
+	listener string
+	told     time.Time // zero = not yet
+	closing  bool
 }
 
 func newDrainer(log *zap.Logger) *drainer {
-	return &drainer{now: time.Now, log: log, sessions: map[session]*farewell{}}
+	return &drainer{now: time.Now, log: log, sessions: map[session]*farewell{}, wake: make(chan struct{}, 1)}
 }
 
-// add registers a connection that can be told goodbye.
-func (d *drainer) add(s session) {
-	f := new(farewell)
+// add registers a connection of a listener that can be told goodbye.
+func (d *drainer) add(s session, listener string) {
+	f := &farewell{listener: listener}
+	now := d.now()
 	d.mu.Lock()
-	stopping := d.stopping
-	if stopping {
-		f.told = d.now()
+	over, _ := d.past(f, now)
+	leave := d.stopping || over
+	if leave {
+		f.told = now
 	}
 	d.sessions[s] = f
+	_, limited := d.limits[listener]
 	d.mu.Unlock()
-	if stopping {
+	if leave {
 		s.goodbye()
 	}
+	if limited {
+		select {
+		case d.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// past reports whether the session's listener is past its goodbye, and past
+// its end. The caller holds mu.
+func (d *drainer) past(f *farewell, now time.Time) (goodbye, end bool) {
+	limit, ok := d.limits[f.listener]
+	return ok && !now.Before(limit.Goodbye), ok && !now.Before(limit.End)
+}
+
+// limit sets the limits of listeners, in place of those before.
+func (d *drainer) limit(limits map[string]worker.Limit) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limits = limits
+}
+
+// pause returns how long nothing has to be done if nothing happens, and false
+// if that is for ever.
+func (d *drainer) pause() (time.Duration, bool) {
+	now := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopping || !d.until.IsZero() {
+		return goodbyeTick, true
+	}
+	wait, any := time.Duration(math.MaxInt64), false
+	for _, f := range d.sessions {
+		switch limit, limited := d.limits[f.listener]; {
+		case f.closing:
+		case !f.told.IsZero():
+			return goodbyeTick, true
+		case limited:
+			wait, any = min(wait, max(limit.Goodbye.Sub(now), goodbyeTick)), true
+		}
+	}
+	return wait, any
 }
 
 // remove forgets a connection that has ended.
@@ -110,35 +162,45 @@ func (d *drainer) round() {
 
 // due picks the sessions whose turn it is and marks them as told.
 func (d *drainer) due(now time.Time) []session {
-	if d.until.IsZero() {
-		return nil
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var waiting []session
+	var leaving, waiting []session
 	for s, f := range d.sessions { // map order, so nobody is always the first
-		if f.told.IsZero() {
+		if !f.told.IsZero() {
+			continue
+		}
+		if over, _ := d.past(f, now); over {
+			leaving = append(leaving, s)
+		} else {
 			waiting = append(waiting, s)
 		}
 	}
-	if left := d.until.Sub(d.last); left > 0 && now.Before(d.until) {
+	switch left := d.until.Sub(d.last); {
+	case d.until.IsZero():
+		waiting = nil
+	case left > 0 && now.Before(d.until):
 		share := float64(now.Sub(d.last)) / float64(left)
 		waiting = waiting[:min(len(waiting), int(math.Ceil(share*float64(len(waiting)))))]
 	}
-	for _, s := range waiting {
+	leaving = append(leaving, waiting...)
+	for _, s := range leaving {
 		d.sessions[s].told = now
 	}
-	return waiting
+	return leaving
 }
 
-// done picks the sessions that were told and have nothing left to do, each
-// once.
+// done picks the sessions that were told and have nothing left to do, or whose
+// listener is past its end, each once.
 func (d *drainer) done(now time.Time) []session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []session
 	for s, f := range d.sessions {
-		if !f.told.IsZero() && !f.closing && s.finished(now, f.told, d.stopping) {
+		if f.told.IsZero() || f.closing {
+			continue
+		}
+		hurry, end := d.past(f, now)
+		if end || s.finished(now, f.told, d.stopping || hurry) {
 			f.closing = true
 			out = append(out, s)
 		}

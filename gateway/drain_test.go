@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-quic/holdfast/worker"
 )
 
 // fakeSession notes what is done to it.
@@ -25,7 +27,7 @@ func fakeDrain(t *testing.T, n int) (*drainer, []*fakeSession, *time.Time) {
 	sessions := make([]*fakeSession, n)
 	for i := range sessions {
 		sessions[i] = new(fakeSession)
-		d.add(sessions[i])
+		d.add(sessions[i], "")
 	}
 	return d, sessions, &now
 }
@@ -61,7 +63,7 @@ func TestGoodbyesAreSpreadOverTheWindow(t *testing.T) {
 		t.Errorf("%d of 1000 were told within the window", last)
 	}
 	late := new(fakeSession)
-	d.add(late)
+	d.add(late, "")
 	d.round()
 	if late.told.Load() != 1 {
 		t.Error("who came after the window was not told")
@@ -109,7 +111,7 @@ func TestOnlyFinishedSessionsAreClosed(t *testing.T) {
 func TestStopClosesWhatIsLeftBeforeTheGraceEnds(t *testing.T) {
 	d := newDrainer(testLog(t))
 	busy := new(fakeSession)
-	d.add(busy)
+	d.add(busy, "")
 	start := time.Now()
 	d.stop(200*time.Millisecond, nil)
 	if took := time.Since(start); took < 140*time.Millisecond || took > 200*time.Millisecond {
@@ -119,7 +121,7 @@ func TestStopClosesWhatIsLeftBeforeTheGraceEnds(t *testing.T) {
 		t.Error("the session was not told and closed once")
 	}
 	late := new(fakeSession)
-	d.add(late)
+	d.add(late, "")
 	if late.told.Load() != 1 {
 		t.Error("who came while the process ends was not told at once")
 	}
@@ -129,8 +131,8 @@ func TestASessionThatDoesNotCloseHoldsUpNobody(t *testing.T) {
 	d := newDrainer(testLog(t))
 	stuck, other := &stuckSession{until: make(chan struct{})}, new(fakeSession)
 	defer close(stuck.until)
-	d.add(stuck)
-	d.add(other)
+	d.add(stuck, "")
+	d.add(other, "")
 	over := make(chan struct{})
 	time.AfterFunc(300*time.Millisecond, func() { close(over) })
 	d.stop(100*time.Millisecond, over)
@@ -153,5 +155,59 @@ func TestStopWithoutConnectionsIsImmediate(t *testing.T) {
 	d.stop(time.Minute, nil)
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("took %s", took)
+	}
+}
+
+func TestListenersEndAtTheirOwnLimits(t *testing.T) { // C015
+	d, sessions, now := fakeDrain(t, 2)
+	busy, idle, late := new(fakeSession), new(fakeSession), new(fakeSession)
+	idle.over.Store(true)
+	d.add(busy, "short")
+	d.add(idle, "short")
+	if _, any := d.pause(); any {
+		t.Error("something is to be done before the drain")
+	}
+	begin := *now
+	d.limit(map[string]worker.Limit{"short": {Goodbye: begin.Add(10 * time.Second), End: begin.Add(15 * time.Second)}})
+	at := func(after time.Duration) {
+		*now = begin.Add(after)
+		d.round()
+		d.closing.Wait()
+	}
+	check := func(s *fakeSession, told, closed int32) {
+		t.Helper()
+		if s.told.Load() != told || s.closed.Load() != closed {
+			t.Errorf("%v after the begin: told %d, closed %d; want %d, %d", now.Sub(begin), s.told.Load(), s.closed.Load(), told, closed)
+		}
+	}
+	at(9 * time.Second)
+	check(busy, 0, 0)
+	if pause, any := d.pause(); !any || pause != time.Second {
+		t.Errorf("next look after %v, %v", pause, any)
+	}
+	at(10 * time.Second)
+	check(busy, 1, 0)
+	check(idle, 1, 1)
+	if pause, any := d.pause(); !any || pause != goodbyeTick {
+		t.Errorf("next look after %v, %v", pause, any)
+	}
+	d.add(late, "short")
+	check(late, 1, 0)
+	if len(d.wake) != 1 {
+		t.Error("a late session wakes nobody")
+	}
+	at(15*time.Second - 1)
+	check(busy, 1, 0)
+	at(15 * time.Second)
+	check(busy, 1, 1)
+	check(late, 1, 1)
+	for _, s := range sessions {
+		check(s, 0, 0)
+	}
+	d.remove(busy)
+	d.remove(idle)
+	d.remove(late)
+	if _, any := d.pause(); any {
+		t.Error("something is to be done after the last of the listener's sessions")
 	}
 }

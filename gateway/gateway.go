@@ -109,7 +109,7 @@ func (g *gateway) listenQUIC(ctx context.Context, l *Listener, h http.Handler) e
 	if err != nil {
 		return err
 	}
-	q := &quicServer{handler: h, drain: g.drain, log: g.log}
+	q := &quicServer{name: l.Name, handler: h, drain: g.drain, log: g.log}
 	if err := listenQUIC(tr, l, q, g.host.TicketKeys()); err != nil {
 		return err
 	}
@@ -144,22 +144,25 @@ func (g *gateway) accept(name string, serve func() error) {
 
 // run does what the supervisor orders until there is nothing left to do.
 func (g *gateway) run(ctx context.Context) error {
-	var tick <-chan time.Time // nil until somebody is told goodbye
+	round := time.NewTimer(0) // runs while there is somebody to be told or closed
+	defer round.Stop()
 	for {
 		select {
 		case o := <-g.host.DrainOrders():
-			if o.Mode != worker.DrainGoAway {
+			g.drain.limit(o.Limits)
+			if o.Mode == worker.DrainGoAway {
+				g.drain.spread(o.Window)
+			} else {
 				g.drain.hold()
-				continue
 			}
-			g.drain.spread(o.Window)
-			if tick == nil {
-				ticker := time.NewTicker(goodbyeTick)
-				defer ticker.Stop()
-				tick = ticker.C
-			}
-		case <-tick:
+			round.Reset(0)
+		case <-g.drain.wake:
+			round.Reset(0)
+		case <-round.C:
 			g.drain.round()
+			if pause, ok := g.drain.pause(); ok {
+				round.Reset(pause)
+			}
 		case <-g.host.ReopenLogs():
 			g.reopenLogs()
 		case <-g.host.Idle():

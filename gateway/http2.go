@@ -34,7 +34,7 @@ func (t *tcpServer) serveHTTP2(_ *http.Server, c *tls.Conn, h http.Handler) {
 			switch state {
 			case http.StateActive:
 				// Said for the first time once the connection can be told.
-				served.Do(func() { t.drain.add(s) })
+				served.Do(func() { t.drain.add(s, t.name) })
 			case http.StateClosed:
 				close(over)
 			}

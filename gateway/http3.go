@@ -33,6 +33,7 @@ const maxHeaderBytes = http.DefaultMaxHeaderBytes
 
 // quicServer serves HTTP/3 on one transport.
 type quicServer struct {
+	name     string // of the listener
 	listener *quic.EarlyListener
 	handler  http.Handler
 	drain    *drainer
@@ -84,7 +85,7 @@ func (q *quicServer) serveConn(conn *quic.Conn) {
 		MaxHeaderBytes: maxHeaderBytes,
 		Logger:         slog.New(slog.DiscardHandler),
 		ConnContext: func(ctx context.Context, _ *quic.Conn) context.Context {
-			q.drain.add(s) // the server counts the connection from here on, so it can be told
+			q.drain.add(s, q.name) // the server counts the connection from here on, so it can be told
 			return withTraffic(ctx, &s.traffic)
 		},
 	}

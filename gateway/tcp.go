@@ -32,6 +32,7 @@ const (
 
 // tcpServer serves HTTP/1.1 and HTTP/2 on one listener.
 type tcpServer struct {
+	name    string       // of the listener
 	server  *http.Server // accepts, shakes hands, and speaks HTTP/1.1
 	handler http.Handler
 	drain   *drainer
@@ -41,7 +42,7 @@ type tcpServer struct {
 }
 
 func newTCPServer(l *Listener, h http.Handler, drain *drainer, log *zap.Logger) *tcpServer {
-	t := &tcpServer{handler: h, drain: drain, conns: map[net.Conn]*http1Session{}}
+	t := &tcpServer{name: l.Name, handler: h, drain: drain, conns: map[net.Conn]*http1Session{}}
 	t.server = &http.Server{
 		Handler:           t.serveHTTP1(h),
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -76,7 +77,7 @@ func (t *tcpServer) connContext(ctx context.Context, c net.Conn) context.Context
 	t.mu.Lock()
 	t.conns[c] = s
 	t.mu.Unlock()
-	t.drain.add(s)
+	t.drain.add(s, t.name)
 	return withTraffic(context.WithValue(ctx, http1Key{}, s), &s.traffic)
 }
 

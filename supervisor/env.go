@@ -31,6 +31,8 @@ type env struct {
 	// sameBinary reports whether a process runs the image of this one.
 	sameBinary func(pid int) bool
 	getpid     func() int
+	// look is the time between two looks at the workers' heartbeats.
+	look time.Duration
 }
 
 // command is how to start a worker.

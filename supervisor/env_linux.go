@@ -3,6 +3,7 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +20,7 @@ func realEnv() *env {
 		reapOthers: reapOthers,
 		sameBinary: sameBinary,
 		getpid:     os.Getpid,
+		look:       time.Second,
 	}
 }
 

@@ -45,6 +45,9 @@ type rig struct {
 
 var smallGeometry = shm.Geometry{Slots: 16, TableEntries: 1024, Lanes: 8, LaneBytes: 1 << 16}
 
+// testLook is short, and longer than what a busy machine holds up a goroutine.
+const testLook = 100 * time.Millisecond
+
 // inheritMu guards the environment variable by which lifeline.Inherit finds
 // its descriptor.
 var inheritMu sync.Mutex
@@ -75,6 +78,7 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 		return realBind(network, address, o)
 	}
 	e.memory = func() (int64, string) { return 0, "" }
+	e.look = testLook
 	if adjust != nil {
 		adjust(r)
 	}

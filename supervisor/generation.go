@@ -13,12 +13,11 @@ import (
 )
 
 const (
-	// deadlineGrace is what a worker has for its goodbye when the drain's
-	// deadline has come; fastGrace at a fast stop. killSlack is how much
-	// later SIGKILL follows.
-	deadlineGrace = time.Second
-	fastGrace     = 2 * time.Second
-	killSlack     = time.Second
+	// abandonGrace is what a worker has to end when its generation has failed,
+	// fastGrace at a fast stop. killSlack is how much later SIGKILL follows.
+	abandonGrace = time.Second
+	fastGrace    = 2 * time.Second
+	killSlack    = time.Second
 )
 
 // generation is all workers of one start or reload. It belongs to the loop.
@@ -36,9 +35,10 @@ type generation struct {
 	// workers have made of it.
 	mode     string
 	window   time.Duration
-	deadline time.Time
-	grace    time.Duration // of the stop that follows
-	timer    *timer        // of the deadline
+	deadline time.Time           // by which all has ended
+	limits   map[uint8]drainSpan // of listeners that end before, by ID
+	grace    time.Duration       // of the stop that is ordered
+	timer    *timer              // of the end of the drain
 
 	handing    bool // its workers take over the sockets
 	patient    bool // the current generation's workers may still acknowledge
@@ -80,10 +80,6 @@ func (g *generation) asks(set *socketSet) bool {
 
 // ended reports whether nothing comes of the generation any more.
 func (g *generation) ended() bool { return g.state == GenerationRetired || g.state == GenerationFailed }
-
-func (g *generation) drainOrder() *lifeline.Drain {
-	return &lifeline.Drain{Mode: g.mode, Window: g.window, Deadline: g.deadline}
-}
 
 func (g *generation) workers(yield func(*worker) bool) {
 	for _, m := range g.members {
@@ -212,7 +208,7 @@ func (s *Supervisor) generationEvent(g *generation, e generationEvent) {
 		s.drain(g, lifeline.DrainGoAway, min(g.spec.Drain.Window, stopTimeout/2), stopTimeout)
 	}
 	if cell.do&doStopOld != 0 {
-		s.stopWorkers(g, deadlineGrace)
+		s.stopWorkers(g, g.lastGrace(time.Now()))
 	}
 	if cell.do&doStopFast != 0 {
 		s.stopWorkers(g, fastGrace)
@@ -223,26 +219,6 @@ func (s *Supervisor) generationEvent(g *generation, e generationEvent) {
 	if cell.do&doRetire != 0 {
 		s.retire(g)
 	}
-}
-
-// drain sends the order to all and arms the deadline. A deadline that is
-// nearer already stays.
-func (s *Supervisor) drain(g *generation, mode string, window, limit time.Duration) {
-	g.mode, g.window, g.handing = mode, window, false
-	if deadline := time.Now().Add(limit); g.deadline.IsZero() || deadline.Before(g.deadline) {
-		g.deadline = deadline
-		g.timer.stop()
-		g.timer = s.after(limit, func() {
-			s.log.Info("drain deadline", zap.Uint32("generation", uint32(g.id)))
-			s.generationEvent(g, genDeadline)
-		})
-	}
-	s.endReplacements(g)
-	s.reconcile() // stop reading first, so that nothing new comes in while they say goodbye
-	for w := range g.workers {
-		s.workerEvent(w, wkDrain)
-	}
-	s.settle(g)
 }
 
 // endReplacements forgets the starts that were to come.
@@ -272,7 +248,7 @@ func (s *Supervisor) abandon(g *generation) {
 	if g.reason == nil {
 		g.reason = ErrStopping
 	}
-	s.stopWorkers(g, deadlineGrace)
+	s.stopWorkers(g, abandonGrace)
 	s.reconcile()
 	if s.op != nil && s.op.gen == g {
 		s.finishOp(g.reason)

@@ -18,6 +18,8 @@ import (
 const (
 	DefaultDrainTimeout   = time.Hour
 	DefaultStopTimeout    = 30 * time.Second
+	DefaultDrainGrace     = 5 * time.Second
+	DefaultLiveness       = 30 * time.Second
 	DefaultMaxGenerations = 16
 	DefaultReadyTimeout   = 30 * time.Second
 	DefaultProbeTimeout   = 10 * time.Second
@@ -109,6 +111,9 @@ type Spec struct {
 	// TicketRotation is the least age of the newest session ticket key at
 	// which a new generation gets a newer one. Negative: never.
 	TicketRotation time.Duration
+	// Liveness is how long a worker of the current generation may go without a
+	// sign of life before it is replaced. Negative: for ever.
+	Liveness time.Duration
 	// Strict refuses what is otherwise served with a warning: an IPv6
 	// listener on a host without IPv6.
 	Strict bool
@@ -120,6 +125,9 @@ type ListenerSpec struct {
 	Address string // host:port; the host may be empty (any address)
 	QUIC    bool   // UDP sockets
 	TCP     bool   // a TCP socket
+	// DrainTimeout is the longest drain of its connections after a reload.
+	// Default, and at most: that of the generation.
+	DrainTimeout time.Duration
 }
 
 // DrainSpec says how a generation ends that is no longer current.
@@ -128,6 +136,10 @@ type DrainSpec struct {
 	Timeout     time.Duration // longest drain after a reload
 	StopTimeout time.Duration // longest drain at a graceful stop
 	Window      time.Duration // goaway is spread over this long; default 0
+	// Grace is the last part of a drain, in which connections that are left
+	// are told goodbye and finish what they are at; what has not ended then is
+	// closed. At most half of the drain. Negative: none.
+	Grace time.Duration
 	// MaxGenerations bounds how many drain at once.
 	MaxGenerations int
 	Overflow       string // OverflowWait (default) or OverflowEvict
@@ -178,8 +190,10 @@ func (s Spec) withDefaults() (*Spec, error) {
 	setDefault(&s.Drain.Mode, lifeline.DrainHold)
 	setDefault(&s.Drain.Timeout, DefaultDrainTimeout)
 	setDefault(&s.Drain.StopTimeout, DefaultStopTimeout)
+	setDefault(&s.Drain.Grace, DefaultDrainGrace)
 	setDefault(&s.Drain.MaxGenerations, DefaultMaxGenerations)
 	setDefault(&s.Drain.Overflow, OverflowWait)
+	setDefault(&s.Liveness, DefaultLiveness)
 	setDefault(&s.ReadyTimeout, DefaultReadyTimeout)
 	setDefault(&s.ProbeTimeout, DefaultProbeTimeout)
 	setDefault(&s.StartTries, DefaultStartTries)

@@ -147,11 +147,7 @@ func (s *Supervisor) ranked() (ranked []*generation, incoming *generation) {
 }
 
 func (g *generation) readerGroup(accepts bool) readerGroup {
-	group := readerGroup{listeners: g.mask(), members: make([]bool, len(g.members)), accepts: accepts}
-	for i, m := range g.members {
-		group.members[i] = m.w != nil && (m.w.state == workerServing || m.w.state == workerDraining)
-	}
-	return group
+	return readerGroup{listeners: g.mask(), members: g.readers(), accepts: accepts}
 }
 
 func (s *Supervisor) readSockets() []readSocket {
@@ -171,6 +167,11 @@ func (s *Supervisor) apply(g *generation, sets []readerSet) {
 	for i, m := range g.members {
 		w := m.w
 		if w == nil || w.state != workerServing && w.state != workerDraining {
+			continue
+		}
+		// One that hangs gets to know when it is back what is different then.
+		// Until then it may read beside its stand-in, which does no harm.
+		if w.pulse.hung {
 			continue
 		}
 		// A worker whose generation only drains is given nothing new.

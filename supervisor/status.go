@@ -59,11 +59,13 @@ type GenerationStatus struct {
 	BuildID    string          `json:"build_id"`
 	Version    string          `json:"version"`
 	Since      time.Time       `json:"since"`
-	Deadline   *time.Time      `json:"deadline"`
-	Drain      string          `json:"drain,omitempty"` // hold or goaway, while it drains
-	Timeout    string          `json:"drain_timeout"`   // longest drain after the next reload
-	Missing    int             `json:"missing"`         // workers that are being replaced
-	Workers    []WorkerStatus  `json:"workers"`
+	Deadline   *time.Time      `json:"deadline"` // by which its last connection has ended
+	// Limits are the deadlines of the listeners that end before, by name.
+	Limits  map[string]time.Time `json:"listener_deadlines,omitempty"`
+	Drain   string               `json:"drain,omitempty"` // hold or goaway, while it drains
+	Timeout string               `json:"drain_timeout"`   // longest drain after the next reload
+	Missing int                  `json:"missing"`         // workers that are being replaced
+	Workers []WorkerStatus       `json:"workers"`
 }
 
 // WorkerStatus is one process.
@@ -75,6 +77,7 @@ type WorkerStatus struct {
 	Wanted      string          `json:"wanted"` // by the supervisor's
 	Started     time.Time       `json:"started"`
 	Restarts    int             `json:"restarts"`
+	Hung        bool            `json:"hung"` // no heartbeat for 3 s; a sibling reads its sockets
 	Connections ConnsStatus     `json:"connections"`
 	Readers     map[uint8][]int `json:"readers"` // UDP sockets that it reads, by listener ID
 }
@@ -204,6 +207,14 @@ func (s *Supervisor) generationStatus(g *generation) GenerationStatus {
 	if g.state == GenerationDraining {
 		deadline := g.deadline
 		gs.Deadline, gs.Drain = &deadline, g.mode
+		for _, w := range g.wants {
+			if span, ok := g.limits[w.listener.id]; ok {
+				if gs.Limits == nil {
+					gs.Limits = map[string]time.Time{}
+				}
+				gs.Limits[w.spec.Name] = span.end
+			}
+		}
 	}
 	for _, m := range g.members {
 		if m.w == nil || m.w.state != workerServing {
@@ -217,7 +228,7 @@ func (s *Supervisor) generationStatus(g *generation) GenerationStatus {
 		r := s.seg.Directory().Record(w.slot)
 		gs.Workers = append(gs.Workers, WorkerStatus{
 			Slot: w.slot, Incarnation: w.incarnation, PID: w.proc.PID(), Phase: r.Phase.String(), Wanted: w.state.String(),
-			Started: w.started, Restarts: w.member.restarts,
+			Started: w.started, Restarts: w.member.restarts, Hung: w.pulse.hung,
 			Connections: ConnsStatus{QUIC: r.QUICConns, TCP: r.TCPConns},
 			Readers:     w.readers.udp,
 		})

@@ -131,6 +131,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	stopWatch := context.AfterFunc(ctx, func() { s.post(stopEvent{stopFast}) })
 	defer stopWatch()
 	s.after(sweepInterval, s.sweep)
+	s.after(s.env.look, s.watch)
 	s.begin(&reloadOp{first: true, spec: s.spec})
 	for !s.finished {
 		(<-s.events).handle(s)

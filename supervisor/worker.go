@@ -38,6 +38,7 @@ type worker struct {
 	sockets     map[socketKey]bool // that it has been sent
 	peers       map[shm.SlotID]bool
 	peersOpen   int // peers sent and not acknowledged
+	pulse       pulse
 	readers     readerSet
 	readersSeq  uint64 // of the last one sent
 	readersDone uint64 // of the last one acknowledged

@@ -110,7 +110,7 @@ func join(life *lifeline.Conn, o Options) (*Worker, error) {
 	if n := m.Welcome.MaxProcs; n > 0 {
 		runtime.GOMAXPROCS(n)
 	}
-	w, err := attach(life, m.Welcome, files, newLogger(m.Welcome))
+	w, err := attach(life, m.Welcome, files)
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
@@ -135,10 +135,10 @@ func (o *Options) fill() {
 	}
 }
 
-func newLogger(welcome *lifeline.Welcome) *zap.Logger {
+func newLogger(welcome *lifeline.Welcome, level zap.AtomicLevel) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
 	enc.TimeKey, enc.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(os.Stderr), zap.InfoLevel)
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(os.Stderr), level)
 	return zap.New(core).With(
 		zap.Uint32("generation", welcome.Generation),
 		zap.Uint16("slot", welcome.Slot),

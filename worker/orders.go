@@ -18,7 +18,17 @@ const (
 type DrainOrder struct {
 	Mode     string        // DrainHold or DrainGoAway
 	Window   time.Duration // goodbyes are spread over this long
-	Deadline time.Time     // when the supervisor will stop the worker; zero: not known
+	Deadline time.Time     // by when all is to have ended; zero: not known
+	// Limits of the listeners, by name, whose connections are to end before
+	// the others. The program sees to them; for what is left at Deadline the
+	// supervisor stops the worker.
+	Limits map[string]Limit
+}
+
+// Limit says when the connections of one listener end.
+type Limit struct {
+	Goodbye time.Time // clients are asked to leave, whatever the mode
+	End     time.Time // what is left is closed
 }
 
 // Draining is closed when the worker's generation is no longer current. It

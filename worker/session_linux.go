@@ -74,7 +74,7 @@ func (w *Worker) obey(m *lifeline.Message, files []*os.File) error {
 		return w.life.Send(&lifeline.Message{Kind: lifeline.KindPeerSet, Peer: m.Peer})
 	case lifeline.KindDrain:
 		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDraining)
-		w.orders.drain(DrainOrder{Mode: m.Drain.Mode, Window: m.Drain.Window, Deadline: m.Drain.Deadline}, w.node.clock.now())
+		w.orders.drain(w.drainOrder(m.Drain, time.Now()), w.node.clock.now())
 	case lifeline.KindStop:
 		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDraining)
 		w.orders.stop(m.Stop.Grace)
@@ -98,6 +98,22 @@ func (w *Worker) obey(m *lifeline.Message, files []*os.File) error {
 		w.log.Debug("message of an unknown kind", zap.String("kind", string(m.Kind)))
 	}
 	return nil
+}
+
+// drainOrder is what an order that arrives now means to the program.
+func (w *Worker) drainOrder(d *lifeline.Drain, now time.Time) DrainOrder {
+	o := DrainOrder{Mode: d.Mode, Window: d.Window, Deadline: d.Deadline}
+	for id, limit := range d.Listeners {
+		l, ok := w.byID[id]
+		if !ok {
+			continue
+		}
+		if o.Limits == nil {
+			o.Limits = make(map[string]Limit, len(d.Listeners))
+		}
+		o.Limits[l.info.Name] = Limit{Goodbye: now.Add(limit.Goodbye), End: now.Add(limit.End)}
+	}
+	return o
 }
 
 // readers sets which sockets are used and acknowledges once that is in force,
@@ -177,13 +193,15 @@ func (w *Worker) listConns(seq uint64) error {
 
 // attach makes a Worker of the Welcome and its descriptors, which stay the
 // caller's.
-func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File, log *zap.Logger) (_ *Worker, err error) {
+func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File) (_ *Worker, err error) {
+	level := zap.NewAtomicLevel()
+	log := newLogger(welcome, level)
 	const fixed = 3 // segment, configuration, doorbell
 	if want := fixed + len(welcome.Peers) + len(welcome.Sockets); len(files) != want {
 		return nil, fmt.Errorf("%w: %d descriptors with the welcome, not %d", ErrProtocol, len(files), want)
 	}
 	w := &Worker{
-		life: life, welcome: *welcome, log: log, bell: -1,
+		life: life, welcome: *welcome, log: log, logLevel: level, bell: -1,
 		listeners: map[string]*listener{}, byID: map[uint8]*listener{},
 		nonces: make(chan struct{}, 1), reopen: make(chan struct{}, 1), ended: make(chan struct{}),
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/packetqueue"
@@ -315,5 +316,43 @@ func TestJoinFails(t *testing.T) {
 func TestRunWithoutSupervisor(t *testing.T) {
 	if code := Run(Options{}, nil); code != exitUsage {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestLogLevelCanBeSet(t *testing.T) {
+	b := newBoss(t)
+	b.run(func(_ context.Context, w *Worker) error {
+		if w.Logger().Core().Enabled(zapcore.DebugLevel) || !w.Logger().Core().Enabled(zapcore.InfoLevel) {
+			t.Error("a logger does not begin with info")
+		}
+		named := w.Logger().Named("part")
+		w.SetLogLevel(zapcore.DebugLevel)
+		if !named.Core().Enabled(zapcore.DebugLevel) {
+			t.Error("debug is not enabled")
+		}
+		w.SetLogLevel(zapcore.ErrorLevel)
+		if named.Core().Enabled(zapcore.WarnLevel) {
+			t.Error("warn is enabled")
+		}
+		<-w.Stopping()
+		return nil
+	})
+	b.send(&lifeline.Message{Kind: lifeline.KindStop, Stop: &lifeline.Stop{Grace: time.Second}})
+	<-b.code
+}
+
+func TestDrainOrderNamesListeners(t *testing.T) { // C015
+	now := time.Now()
+	w := &Worker{byID: map[uint8]*listener{3: {info: lifeline.Listener{ID: 3, Name: "short"}}}}
+	deadline := now.Add(time.Hour)
+	o := w.drainOrder(&lifeline.Drain{Mode: DrainHold, Deadline: deadline, Listeners: map[uint8]lifeline.Limit{
+		3: {Goodbye: time.Second, End: 3 * time.Second},
+		9: {End: time.Second}, // of nobody
+	}}, now)
+	if len(o.Limits) != 1 || o.Limits["short"] != (Limit{Goodbye: now.Add(time.Second), End: now.Add(3 * time.Second)}) || o.Deadline != deadline {
+		t.Errorf("order %+v", o)
+	}
+	if o := w.drainOrder(&lifeline.Drain{Mode: DrainHold}, now); o.Limits != nil {
+		t.Errorf("limits out of nothing: %v", o.Limits)
 	}
 }

@@ -52,14 +52,19 @@ func logEncoder(format string) zapcore.Encoder {
 }
 
 func (l *logger) setLevel(level string) error {
-	if level == "" {
-		level = "info"
-	}
-	parsed, err := zapcore.ParseLevel(level)
+	parsed, err := parseLevel(level)
 	if err == nil {
 		l.level.SetLevel(parsed)
 	}
 	return err
+}
+
+// parseLevel reads the name of a log level; none is info.
+func parseLevel(level string) (zapcore.Level, error) {
+	if level == "" {
+		return zapcore.InfoLevel, nil
+	}
+	return zapcore.ParseLevel(level)
 }
 
 func (l *logger) reopen() error { return l.sink.reopen() }

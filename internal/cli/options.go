@@ -22,7 +22,9 @@ const minProcs = 2
 // payload is what a worker gets. It holds private keys.
 type payload struct {
 	Gateway gateway.Options `json:"gateway"`
-	LogPath string          `json:"log_path"` // where standard error goes
+	// LogLevel and LogPath are of the log that the supervisor writes too.
+	LogLevel string `json:"log_level"`
+	LogPath  string `json:"log_path"` // where standard error goes
 }
 
 // spec turns a configuration into what the supervisor runs. It makes the
@@ -33,7 +35,7 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(payload{Gateway: options, LogPath: c.Log.Path})
+	data, err := json.Marshal(payload{Gateway: options, LogLevel: c.Log.Level, LogPath: c.Log.Path})
 	if err != nil {
 		return nil, fmt.Errorf("encode worker payload: %w", err)
 	}
@@ -51,10 +53,12 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 			Mode:           c.Drain.Mode,
 			Timeout:        c.DrainTimeout(),
 			StopTimeout:    c.Drain.StopTimeout,
+			Grace:          orNever(c.Drain.Grace),
 			Window:         c.Drain.GoAwayWindow,
 			MaxGenerations: c.Drain.MaxGenerations,
 			Overflow:       c.Drain.Overflow,
 		},
+		Liveness:     orNever(c.Liveness.Timeout),
 		ReadyTimeout: c.Start.ReadyTimeout,
 		ProbeTimeout: c.Start.ProbeTimeout,
 		MinInterval:  c.Reload.MinInterval,
@@ -72,10 +76,21 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		s.Listeners = append(s.Listeners, supervisor.ListenerSpec{Name: l.Name, Address: l.Address, QUIC: l.UDP(), TCP: l.TCP()})
+		s.Listeners = append(s.Listeners, supervisor.ListenerSpec{
+			Name: l.Name, Address: l.Address, QUIC: l.UDP(), TCP: l.TCP(), DrainTimeout: l.DrainTimeout,
+		})
 		s.IdleTimeout = max(s.IdleTimeout, l.QUIC.IdleTimeout)
 	}
 	return s, nil
+}
+
+// orNever is how the supervisor knows a duration that the configuration turns
+// off with 0; its own 0 is the default.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 // procs is the share of the machine's processors that each of so many workers

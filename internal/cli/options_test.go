@@ -29,6 +29,41 @@ func TestBuiltinConfigurationBecomesAGateway(t *testing.T) {
 	}
 }
 
+func TestConfigurationReachesSupervisorAndWorkers(t *testing.T) {
+	c, err := config.Parse("test.yaml", []byte(`
+listeners:
+  - {name: long, address: "127.0.0.1:8443", tls: {self_signed: true}}
+  - {name: short, address: "127.0.0.1:8444", tls: {self_signed: true}, drain_timeout: 20s}
+routes: [{path: /, respond: {}}]
+drain: {timeout: 2h, grace: 0s}
+liveness: {timeout: 0s}
+log: {level: warn}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := spec(c, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Drain.Timeout != 2*time.Hour || s.Listeners[0].DrainTimeout != 2*time.Hour || s.Listeners[1].DrainTimeout != 20*time.Second {
+		t.Errorf("limits %v, %+v", s.Drain.Timeout, s.Listeners)
+	}
+	if s.Drain.Grace >= 0 || s.Liveness >= 0 {
+		t.Errorf("what is turned off: grace %v, liveness %v", s.Drain.Grace, s.Liveness)
+	}
+	var p payload
+	if err := json.Unmarshal(s.Payload, &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.LogLevel != "warn" {
+		t.Errorf("workers log from %q on", p.LogLevel)
+	}
+	if s, err = spec(config.Builtin(), t.TempDir()); err != nil || s.Drain.Grace != 5*time.Second || s.Liveness != 30*time.Second {
+		t.Errorf("defaults: %v, grace %v, liveness %v", err, s.Drain.Grace, s.Liveness)
+	}
+}
+
 func TestSelfSignedCertificateIsMadeOnceAndPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first, err := selfSigned(dir, []string{"gw.example", "192.0.2.7"}, time.Now())

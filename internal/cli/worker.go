@@ -35,6 +35,11 @@ func serve(ctx context.Context, w *worker.Worker) error {
 	if json.Unmarshal(w.Config(), &p) != nil {
 		return errPayload // the text of the error might show a key
 	}
+	level, err := parseLevel(p.LogLevel)
+	if err != nil {
+		return err
+	}
+	w.SetLogLevel(level)
 	if p.LogPath != config.LogStderr {
 		// The logger, the runtime and other people's packages write to
 		// standard error; all of it belongs into the log.

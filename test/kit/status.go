@@ -51,6 +51,7 @@ type Worker struct {
 	PID         int    `json:"pid"`
 	Phase       string `json:"phase"`
 	Restarts    int    `json:"restarts"`
+	Hung        bool   `json:"hung"`
 	Connections struct {
 		QUIC int `json:"quic"`
 		TCP  int `json:"tcp"`
