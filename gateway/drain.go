@@ -26,11 +26,36 @@ type session interface {
 	goodbye()
 	// finished reports whether closing the connection now would take nothing
 	// from the client. It is asked only after goodbye, from one goroutine;
-	// told is when that was, and hurry means that the process is to end.
-	finished(now, told time.Time, hurry bool) bool
+	// told is when that was.
+	finished(now, told time.Time, p patience) bool
 	// close ends the connection in order, as far as its protocol knows an
 	// order, and returns once the last packet is with the kernel.
 	close()
+}
+
+// patience is how long a session that was told goodbye must show no sign of
+// having something left before it is closed. What has been sent and
+// acknowledged may still be unread at the client, and many a client throws it
+// away with the connection; so the more time there is, the more is given.
+type patience struct {
+	quiet time.Duration // without a packet, on top of what the round-trip time asks for
+	idle  time.Duration // of HTTP/1.1, between requests: one may be on its way
+}
+
+var (
+	atEase = patience{quiet: 2 * time.Second, idle: 5 * time.Second}
+	hasty  = patience{quiet: 50 * time.Millisecond, idle: 500 * time.Millisecond}
+)
+
+// hastyGrace is the longest grace that is too short to be patient.
+const hastyGrace = 2 * time.Second
+
+// patienceFor returns what a grace leaves room for.
+func patienceFor(grace time.Duration) patience {
+	if grace <= hastyGrace {
+		return hasty
+	}
+	return patience{quiet: min(grace/3, atEase.quiet), idle: min(grace/3, atEase.idle)}
 }
 
 // drainer holds the sessions of a process and ends them when it is told to.
@@ -43,6 +68,7 @@ type drainer struct {
 	mu       sync.Mutex
 	sessions map[session]*farewell
 	stopping bool // who comes now is told at once
+	patience patience
 	// limits of the listeners whose sessions end before the others.
 	limits map[string]worker.Limit
 
@@ -62,7 +88,7 @@ type farewell struct {
 }
 
 func newDrainer(log *zap.Logger) *drainer {
-	return &drainer{now: time.Now, log: log, sessions: map[session]*farewell{}, wake: make(chan struct{}, 1)}
+	return &drainer{now: time.Now, log: log, sessions: map[session]*farewell{}, patience: atEase, wake: make(chan struct{}, 1)}
 }
 
 // add registers a connection of a listener that can be told goodbye.
@@ -199,8 +225,12 @@ func (d *drainer) done(now time.Time) []session {
 		if f.told.IsZero() || f.closing {
 			continue
 		}
-		hurry, end := d.past(f, now)
-		if end || s.finished(now, f.told, d.stopping || hurry) {
+		patience := d.patience
+		over, end := d.past(f, now)
+		if limit := d.limits[f.listener]; over && !d.stopping {
+			patience = patienceFor(limit.End.Sub(limit.Goodbye))
+		}
+		if end || s.finished(now, f.told, patience) {
 			f.closing = true
 			out = append(out, s)
 		}
@@ -216,7 +246,7 @@ func (d *drainer) stop(grace time.Duration, cancel <-chan struct{}) {
 	start := d.now()
 	deadline := start.Add(grace - min(grace/4, 500*time.Millisecond))
 	d.mu.Lock()
-	d.stopping = true
+	d.stopping, d.patience = true, patienceFor(grace)
 	d.mu.Unlock()
 	d.until = start
 

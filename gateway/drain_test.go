@@ -15,9 +15,9 @@ type fakeSession struct {
 	over   atomic.Bool // finished
 }
 
-func (s *fakeSession) goodbye()                                 { s.told.Add(1) }
-func (s *fakeSession) finished(time.Time, time.Time, bool) bool { return s.over.Load() }
-func (s *fakeSession) close()                                   { s.closed.Add(1) }
+func (s *fakeSession) goodbye()                                     { s.told.Add(1) }
+func (s *fakeSession) finished(time.Time, time.Time, patience) bool { return s.over.Load() }
+func (s *fakeSession) close()                                       { s.closed.Add(1) }
 
 // fakeDrain is a drainer with a clock of its own and n sessions.
 func fakeDrain(t *testing.T, n int) (*drainer, []*fakeSession, *time.Time) {
@@ -209,5 +209,18 @@ func TestListenersEndAtTheirOwnLimits(t *testing.T) { // C015
 	d.remove(late)
 	if _, any := d.pause(); any {
 		t.Error("something is to be done after the last of the listener's sessions")
+	}
+}
+
+func TestPatienceFollowsTheGrace(t *testing.T) {
+	for grace, want := range map[time.Duration]patience{
+		0:               hasty,
+		2 * time.Second: hasty,
+		3 * time.Second: {quiet: time.Second, idle: time.Second},
+		time.Minute:     atEase,
+	} {
+		if got := patienceFor(grace); got != want {
+			t.Errorf("grace of %v: %+v, not %+v", grace, got, want)
+		}
 	}
 }

@@ -73,7 +73,7 @@ func (s *http2Session) goodbye() {
 }
 
 // finished leaves the end to net/http, which knows what is still to be sent.
-func (s *http2Session) finished(time.Time, time.Time, bool) bool { return false }
+func (s *http2Session) finished(time.Time, time.Time, patience) bool { return false }
 
 func (s *http2Session) close() { closeTCP(s.conn) }
 

@@ -15,17 +15,6 @@ import (
 	"github.com/holdfast-quic/holdfast/worker"
 )
 
-// How long an HTTP/3 connection must have been quiet before it is closed
-// after its goodbye, on top of what its round-trip time asks for.
-const (
-	quietHurried = 50 * time.Millisecond // when the process is to end
-	quietAtEase  = 2 * time.Second       // otherwise
-	// goodbyeRest is the least time from GOAWAY to CONNECTION_CLOSE, so that
-	// a request which crossed the GOAWAY is rejected (and repeated by the
-	// client elsewhere) rather than cut off.
-	goodbyeRest = time.Second
-)
-
 // maxHeaderBytes bounds the header section of a request. It is a constant
 // because clients remember it with their 0-RTT tickets: a later generation
 // must not know a smaller one (RFC 9114, section 7.2.4.2).
@@ -122,8 +111,9 @@ func (s *http3Session) goodbye() {
 // finished reports whether no request is being answered and no packet has
 // been sent or received for so long that whatever was sent has arrived: data
 // in flight that is not acknowledged would be sent again within that time
-// (RFC 9002, section 6.2).
-func (s *http3Session) finished(now, told time.Time, hurry bool) bool {
+// (RFC 9002, section 6.2). A request that crossed the GOAWAY has been rejected
+// by then, and is repeated by the client elsewhere, rather than cut off.
+func (s *http3Session) finished(now, _ time.Time, p patience) bool {
 	if s.requests.Load() > 0 {
 		s.quietFrom = time.Time{}
 		return false
@@ -134,11 +124,7 @@ func (s *http3Session) finished(now, told time.Time, hurry bool) bool {
 		return false
 	}
 	pto := stats.SmoothedRTT + 4*stats.MeanDeviation
-	quiet, rest := quietAtEase, goodbyeRest
-	if hurry {
-		quiet, rest = quietHurried, 0
-	}
-	return now.Sub(s.quietFrom) >= quiet+2*pto && now.Sub(told) >= rest+2*pto
+	return now.Sub(s.quietFrom) >= p.quiet+2*pto
 }
 
 // close sends CONNECTION_CLOSE with H3_NO_ERROR.

@@ -23,13 +23,6 @@ const (
 	tcpIdleTimeout    = 5 * time.Minute
 )
 
-// How long an idle HTTP/1.1 connection lives on after its goodbye. A request
-// that was on its way meanwhile is answered, with "Connection: close".
-const (
-	idleGrace        = 5 * time.Second
-	idleGraceHurried = 500 * time.Millisecond
-)
-
 // tcpServer serves HTTP/1.1 and HTTP/2 on one listener.
 type tcpServer struct {
 	name    string       // of the listener
@@ -128,19 +121,15 @@ type http1Session struct {
 // goodbye makes the next response the last one (RFC 9112, section 9.6).
 func (s *http1Session) goodbye() { s.leaving.Store(true) }
 
-// finished reports whether the connection has been idle for the grace in
-// which a request that was on its way is still answered.
-func (s *http1Session) finished(now, told time.Time, hurry bool) bool {
+// finished reports whether the connection has been idle for a while. A request
+// that was on its way meanwhile is answered, with "Connection: close".
+func (s *http1Session) finished(now, told time.Time, p patience) bool {
 	switch http.ConnState(s.state.Load()) {
 	case http.StateNew, http.StateIdle:
 	default:
 		return false
 	}
-	grace := idleGrace
-	if hurry {
-		grace = idleGraceHurried
-	}
-	return s.requests.Load() == 0 && now.Sub(told) >= grace
+	return s.requests.Load() == 0 && now.Sub(told) >= p.idle
 }
 
 func (s *http1Session) close() { closeTCP(s.conn) }

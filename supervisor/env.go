@@ -28,9 +28,10 @@ type env struct {
 	// reapOthers reaps children that nobody waits for (as PID 1) and hands on
 	// the end of each.
 	reapOthers func(reaped func(pid int, end exit))
-	// sameBinary reports whether a process runs the image of this one.
-	sameBinary func(pid int) bool
-	getpid     func() int
+	// workerOf reports whether a process was started as a worker of the
+	// instance with that runtime directory, by whatever supervisor.
+	workerOf func(pid int, runtimeDir string) bool
+	getpid   func() int
 	// look is the time between two looks at the workers' heartbeats.
 	look time.Duration
 }

@@ -3,6 +3,8 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +20,7 @@ func realEnv() *env {
 		memory:     memoryLimit,
 		monotonic:  monotonic,
 		reapOthers: reapOthers,
-		sameBinary: sameBinary,
+		workerOf:   workerOf,
 		getpid:     os.Getpid,
 		look:       time.Second,
 	}
@@ -32,12 +34,13 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// sameBinary reports whether a process runs the image that this one runs.
-func sameBinary(pid int) bool {
-	own, err := os.Stat("/proc/self/exe")
-	if err != nil {
-		return false
-	}
-	other, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
-	return err == nil && os.SameFile(own, other)
+// envWorkerOf names, in the environment of each worker, the runtime directory
+// of its instance.
+const envWorkerOf = "HOLDFAST_WORKER_OF"
+
+// workerOf looks at the environment that a process was started with, which
+// other users' processes don't show.
+func workerOf(pid int, runtimeDir string) bool {
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && slices.Contains(strings.Split(string(environ), "\x00"), envWorkerOf+"="+runtimeDir)
 }

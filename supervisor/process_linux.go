@@ -224,7 +224,7 @@ func workerEnviron(environ []string) []string {
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
 		switch {
-		case name == "NOTIFY_SOCKET", name == lifeline.Env,
+		case name == "NOTIFY_SOCKET", name == lifeline.Env, name == envWorkerOf,
 			strings.HasPrefix(name, "WATCHDOG_"), strings.HasPrefix(name, "LISTEN_"):
 		default:
 			out = append(out, e)

@@ -56,6 +56,7 @@ type Supervisor struct {
 	lastReload time.Time // start of the last one
 	startTries int
 	startBack  backoff
+	orphan     int // process that the start waits for, as it was last logged
 	minTimer   *timer
 
 	stopping stopKind

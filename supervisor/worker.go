@@ -112,6 +112,7 @@ func (s *Supervisor) startProcess(w *worker) error {
 	defer childEnd.Close()
 	c, err := workerCommand(w.gen.spec.Command, w.gen.spec.NoFile)
 	if err == nil {
+		c.env = append(c.env, envWorkerOf+"="+s.opt.RuntimeDir)
 		w.proc, err = s.env.start(c, childEnd)
 	}
 	if err != nil {

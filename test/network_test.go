@@ -235,9 +235,7 @@ func TestSecondInstanceIsRefused(t *testing.T) {
 	t.Run("same address", func(t *testing.T) {
 		second := kit.Prepare(t, kit.Options{Config: in.Config, SharedPort: true})
 		second.Launch()
-		// It might wait for a moment: the holder could be what a killed
-		// predecessor left, about to end.
-		if code := second.AwaitExit(15 * time.Second); code != 1 {
+		if code := second.AwaitExit(5 * time.Second); code != 1 {
 			t.Errorf("exit code %d", code)
 		}
 		if log := second.Log(); !containsAll(log, in.Addr()) {
