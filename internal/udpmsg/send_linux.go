@@ -32,7 +32,8 @@ func Send(fd int, family uint8, p, oob []byte, to Addr) syscall.Errno {
 		h.SetControllen(len(oob))
 	}
 	for {
-		_, _, errno := syscall.Syscall(unix.SYS_SENDMSG, uintptr(fd),
+		// Raw for the same reason as in Batch.Receive: it never sleeps.
+		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd),
 			uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if errno != unix.EINTR {
 			return errno
