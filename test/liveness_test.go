@@ -2,6 +2,8 @@ package test
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,4 +101,34 @@ func TestHungWorkerIsReplacedAtTheLimit(t *testing.T) {
 		t.Error("the log does not say why")
 	}
 	whoami(t, dial(t, in.Client()))
+}
+
+// The level of the log is that of the workers too, and a reload changes it.
+func TestLogLevelReachesWorkers(t *testing.T) {
+	in := start(t, 1)
+	// What a client does wrong is worth a line at debug.
+	nonsense := func() {
+		c, err := net.Dial("tcp", in.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprint(c, "no TLS\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c) // until the worker has noticed
+	}
+	const line = "TLS handshake error"
+	nonsense()
+	config := in.Config.With("log", "{level: debug}")
+	in.WriteConfig(config)
+	in.Reload()
+	if strings.Contains(in.Log(), line) {
+		t.Error("a worker logs what is less than info")
+	}
+	nonsense()
+	kit.Eventually(t, 5*time.Second, "debug lines of a worker", func() error {
+		if !strings.Contains(in.Log(), line) {
+			return fmt.Errorf("none")
+		}
+		return nil
+	})
 }

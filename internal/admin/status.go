@@ -50,7 +50,9 @@ type Generation struct {
 	Version    string     `json:"version"`
 	Since      time.Time  `json:"since"`
 	Deadline   *time.Time `json:"deadline"`
-	Workers    []Worker   `json:"workers"`
+	// Limits are the deadlines of listeners that end before, by name.
+	Limits  map[string]time.Time `json:"listener_deadlines"`
+	Workers []Worker             `json:"workers"`
 }
 
 // Connections sums the live connections.
@@ -69,6 +71,7 @@ type Worker struct {
 	PID         int    `json:"pid"`
 	Phase       string `json:"phase"`
 	Restarts    int    `json:"restarts"`
+	Hung        bool   `json:"hung"`
 	Connections struct {
 		QUIC uint64 `json:"quic"`
 		TCP  uint64 `json:"tcp"`
@@ -90,6 +93,7 @@ type Counters struct {
 	PacketsForwarded uint64            `json:"packets_forwarded"`
 	PacketsPulled    uint64            `json:"packets_pulled"`
 	PacketsDropped   map[string]uint64 `json:"packets_dropped"`
+	SendErrors       uint64            `json:"send_errors"`
 	ReloadsOK        uint64            `json:"reloads_ok"`
 	ReloadsFailed    uint64            `json:"reloads_failed"`
 	ReloadsMerged    uint64            `json:"reloads_merged"`

@@ -60,10 +60,11 @@ const fakeStatus = `{"name":"edge","version":"9.9","pid":77,"started":"2026-01-0
 "config":{"path":"/etc/h.yaml","hash":"sha256:abcdef0123456789"},"steering":{"mode":"auto","tier":"queue","reason":"no BPF"},
 "listeners":[{"name":"public","udp":["127.0.0.1:8443"],"tcp":["127.0.0.1:8443"]}],
 "generations":[{"id":8,"state":"current","since":"2026-01-01T00:00:00Z","deadline":null,
-"workers":[{"slot":2,"incarnation":43,"pid":4720,"phase":"serving","restarts":1,"connections":{"quic":12,"tcp":3}}]},
-{"id":7,"state":"draining","since":"2026-01-01T00:00:00Z","deadline":"2999-01-01T00:00:00Z","workers":[]}],
+"workers":[{"slot":2,"incarnation":43,"pid":4720,"phase":"serving","restarts":1,"connections":{"quic":12,"tcp":3}},
+{"slot":3,"incarnation":44,"pid":4721,"phase":"starting","hung":true}]},
+{"id":7,"state":"draining","since":"2026-01-01T00:00:00Z","deadline":"2999-01-01T00:00:00Z","listener_deadlines":{"short":"2026-01-01T00:00:00Z"},"workers":[]}],
 "table":{"capacity":1048576,"used":24,"handshaking":2},
-"counters":{"packets_received":10,"packets_forwarded":4,"packets_dropped":{"loop":0,"queue_full":5},"reloads_ok":7},
+"counters":{"packets_received":10,"packets_forwarded":4,"packets_dropped":{"loop":0,"queue_full":5},"send_errors":6,"reloads_ok":7},
 "last_failure":{"when":"2026-01-01T00:00:00Z","what":"reload","reason":"h.yaml:3:1: nonsense"}}`
 
 func TestStatusForPeopleIsOneGlance(t *testing.T) {
@@ -73,13 +74,16 @@ func TestStatusForPeopleIsOneGlance(t *testing.T) {
 	if code != exitDone {
 		t.Fatalf("exit code %d: %s", code, b.err.String())
 	}
-	for _, part := range []string{"edge", "8", "current", "draining", "4720", "serving", "queue_full 5", "24 of 1048576", "no BPF", "h.yaml:3:1: nonsense", "7 done"} {
+	for _, part := range []string{"edge", "8", "current", "draining", "4720", "serving", "queue_full 5", "24 of 1048576", "no BPF", "h.yaml:3:1: nonsense", "7 done", "hung", "listener short ends in 0s", "unsent   6"} {
 		if !strings.Contains(b.out.String(), part) {
 			t.Errorf("%q is not in\n%s", part, b.out.String())
 		}
 	}
 	if strings.Contains(b.out.String(), "loop") {
 		t.Error("a counter that is zero is shown")
+	}
+	if strings.Contains(b.out.String(), "starting") {
+		t.Error("a worker that hangs is shown in a phase")
 	}
 }
 

@@ -57,12 +57,22 @@ func printGenerations(w io.Writer, s *admin.Status, now time.Time) {
 		}
 		for j := range g.Workers {
 			k := &g.Workers[j]
-			fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", lead, k.Slot, k.Incarnation, k.PID, k.Phase, k.Restarts,
+			phase := k.Phase
+			if k.Hung {
+				phase = "hung"
+			}
+			fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", lead, k.Slot, k.Incarnation, k.PID, phase, k.Restarts,
 				k.Connections.QUIC, k.Connections.TCP)
 			lead = "\t\t\t\t"
 		}
 	}
 	_ = t.Flush() // of a buffer or a terminal
+	for i := range s.Generations {
+		g := &s.Generations[i]
+		for _, name := range slices.Sorted(maps.Keys(g.Limits)) {
+			fmt.Fprintf(w, "generation %d: listener %s ends in %s\n", g.ID, name, age(g.Limits[name].Sub(now)))
+		}
+	}
 }
 
 func printCounters(w io.Writer, s *admin.Status) {
@@ -77,6 +87,9 @@ func printCounters(w io.Writer, s *admin.Status) {
 	}
 	if len(drops) > 0 {
 		fmt.Fprintf(w, "dropped  %s\n", strings.Join(drops, "  "))
+	}
+	if c.SendErrors > 0 {
+		fmt.Fprintf(w, "unsent   %d\n", c.SendErrors)
 	}
 	fmt.Fprintf(w, "table    %d of %d entries used, %d by handshakes\n", s.Table.Used, s.Table.Capacity, s.Table.Handshaking)
 	fmt.Fprintf(w, "reloads  %d done  %d failed  %d merged    worker crashes  %d\n",
