@@ -92,9 +92,6 @@ func (r *reader) read(messages []ipv4.Message) (int, error) {
 	r.now = r.node.clock.now()
 	// What the last call had no room for.
 	r.dealAll()
-	if r.filled == 0 {
-		r.linger()
-	}
 	for r.filled == 0 {
 		if err := r.conn.gate.waiter.wait(r.tryFn); err != nil {
 			r.finish()
@@ -104,25 +101,6 @@ func (r *reader) read(messages []ipv4.Message) (int, error) {
 	}
 	r.finish()
 	return r.filled, nil
-}
-
-// linger looks at the sources again without going to sleep first: at once, and
-// after the connections have had their turn with what was read last. Sleeping
-// and being woken costs more than both looks, and what comes meanwhile makes a
-// larger batch.
-func (r *reader) linger() {
-	if !r.begun || r.conn.gate.changed(r.plan) {
-		return // the first look is try's
-	}
-	if r.poll(); r.filled > 0 {
-		return
-	}
-	runtime.Gosched()
-	if r.conn.gate.changed(r.plan) {
-		return
-	}
-	r.now = r.node.clock.now()
-	r.poll()
 }
 
 // stop is the end of reading, for now: quic-go has closed the Transport.
@@ -168,6 +146,7 @@ func (r *reader) try(uintptr) bool {
 	r.now = r.node.clock.now()
 	r.consumer.Disarm()
 	r.faults = 0
+	yielded := false
 	for range maxRounds {
 		progress := r.poll()
 		switch {
@@ -179,6 +158,14 @@ func (r *reader) try(uintptr) bool {
 			r.adopt()
 		case progress:
 			r.ring()
+		case !yielded:
+			// Once more after the connections have had their turn with what
+			// was read last: sleeping and being woken costs more than a look,
+			// and what comes meanwhile makes a larger batch.
+			yielded = true
+			r.ring()
+			runtime.Gosched()
+			r.now = r.node.clock.now()
 		case r.consumer.Arm():
 			r.ring()
 			r.tally.add(shm.Wakeups, 1)
