@@ -89,9 +89,7 @@ func Format(region []byte, lanes, laneBytes int) error {
 	}
 	q := queue{view: view, lanes: lanes, size: uint64(laneBytes)}
 	view.Store64(offMagic, 0)
-	view.Store32(offVersion, layoutVersion)
-	view.Store32(offLanes, uint32(lanes))
-	view.Store64(offLaneBytes, uint64(laneBytes))
+	putGeometry(view, lanes, laneBytes)
 	for i := range lanes {
 		// Random cursors and lease counts: what a stale producer of the region's
 		// former life expects to find is never there, so its commit fails.
@@ -104,6 +102,32 @@ func Format(region []byte, lanes, laneBytes int) error {
 	q.clearChannels()
 	view.Store64(offMagic, magic) // last: an attacher that sees it sees the rest
 	return nil
+}
+
+func putGeometry(view mem.View, lanes, laneBytes int) {
+	view.Store32(offVersion, layoutVersion)
+	view.Store32(offLanes, uint32(lanes))
+	view.Store64(offLaneBytes, uint64(laneBytes))
+}
+
+// Repair writes the header of a queue of that geometry again where it is not what
+// Format wrote, and reports whether it had to: processes that open the queue
+// would not take it for one. Everything else that is damaged mends itself, or is
+// freed by ReleaseStale.
+//
+// Preconditions: Format made the queue, with this geometry.
+func Repair(region []byte, lanes, laneBytes int) bool {
+	q, err := open(region)
+	if err == nil && q.lanes == lanes && q.size == uint64(laneBytes) {
+		return false
+	}
+	view, err := mem.NewView(region)
+	if need := Size(lanes, laneBytes); err != nil || need == 0 || view.Len() < need {
+		return false
+	}
+	putGeometry(view, lanes, laneBytes)
+	view.Store64(offMagic, magic)
+	return true
 }
 
 // open validates the header of region. The region may be written to by others

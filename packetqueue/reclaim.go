@@ -34,7 +34,8 @@ func releaseStale(region []byte, alive func(token uint64) bool, fail failpoint) 
 	for i := range q.lanes {
 		switch w := q.owner(i); w.state() {
 		case stateLeased, stateClosing:
-			if !alive(w.token()) && q.closeLane(i, w, fail) {
+			// One that is closing has ended already and only waits to be empty.
+			if !alive(w.token()) && q.closeLane(i, w, fail) && w.state() == stateLeased {
 				n++
 			}
 		case stateHeld:

@@ -25,7 +25,10 @@ func (c Choice) Pick(hash uint64) Generation {
 
 // Admission holds the Choice as one word of the segment: a handover, a promotion
 // or a rollback is a single store. Only the supervisor stores.
-type Admission struct{ view mem.View }
+type Admission struct {
+	view mem.View
+	kept kept // in the supervisor: what it wrote
+}
 
 // Load returns the choice in force. Current is 0 before the first Store. One
 // atomic load.
@@ -52,5 +55,5 @@ func (a *Admission) Store(c Choice) {
 		}
 		w |= uint64(uint16(delta))<<16 | uint64(c.Share)
 	}
-	a.view.Store64(admissionChoice, w)
+	a.kept.put(a.view, admissionChoice, w)
 }

@@ -41,7 +41,6 @@ func (c *checker) directory(d *Directory) {
 	seen := make(map[Incarnation]SlotID)
 	for i := range d.slots {
 		slot := SlotID(i)
-		w := d.view.Load64(d.at(slot) + recordIdentity)
 		r := d.Record(slot)
 		if r.Alive && r.Incarnation == 0 {
 			c.fault("directory: slot %d: alive without an incarnation", slot)
@@ -49,8 +48,8 @@ func (c *checker) directory(d *Directory) {
 		if r.Serving && !r.Alive {
 			c.fault("directory: slot %d: serving but dead", slot)
 		}
-		if w>>32&^(identityFlags>>32) != 0 {
-			c.fault("directory: slot %d: unknown flags %#x", slot, w>>32)
+		if d.Damaged(uint16(slot)) {
+			c.fault("directory: slot %d: identity is damaged", slot)
 		}
 		if r.Phase > PhaseDone {
 			c.fault("directory: slot %d: %v", slot, r.Phase)

@@ -9,12 +9,12 @@ import (
 func TestCheckNamesFaults(t *testing.T) {
 	record := func(s *Segment, slot SlotID) int { return s.at.directory + s.directory.at(slot) }
 	for want, damage := range map[string]func(s *Segment, o Owner){
-		"alive without an incarnation": func(s *Segment, _ Owner) { s.view.Store64(record(s, 9), identityAlive) },
-		"serving but dead":             func(s *Segment, _ Owner) { s.view.Store64(record(s, 9), identityServing|7) },
-		"unknown flags":                func(s *Segment, _ Owner) { s.view.Store64(record(s, 9), 1<<40|7) },
+		"alive without an incarnation": func(s *Segment, _ Owner) { s.view.Store64(record(s, 9), seal(identityAlive)) },
+		"serving but dead":             func(s *Segment, _ Owner) { s.view.Store64(record(s, 9), seal(identityServing|7)) },
+		"identity is damaged":          func(s *Segment, _ Owner) { s.view.Store64(record(s, 9), 7) },
 		"phase(9)":                     func(s *Segment, o Owner) { s.view.Store64(record(s, o.Slot)+recordPhase, 9) },
 		"alive in generation 0":        func(s *Segment, o Owner) { s.view.Store64(record(s, o.Slot)+recordGeneration, 0) },
-		"in slots 0 and 9":             func(s *Segment, o Owner) { s.view.Store64(record(s, 9), uint64(o.Incarnation)) },
+		"in slots 0 and 9":             func(s *Segment, o Owner) { s.view.Store64(record(s, 9), seal(uint64(o.Incarnation))) },
 		"without a current one":        func(s *Segment, _ Owner) { s.view.Store64(s.at.admission, 5<<16) },
 		"is dead":                      func(s *Segment, o Owner) { s.directory.MarkDead(o.Slot) },
 		"key is no connection ID": func(s *Segment, o Owner) {

@@ -29,7 +29,7 @@ const (
 	ProbePushed                     // put into a queue by the supervisor's probe
 	DropQueueFull                   // lane of the target was full
 	DropNoLane                      // target has no lane left
-	DropDeadTarget                  // owner died between look-up and push
+	DropDeadTarget                  // owner died between look-up and push, or its record is damaged
 	DropStaleRecord                 // record was meant for an earlier incarnation
 	DropDeadQueue                   // record was in the queue of a worker that died; counted by the supervisor
 	DropLoop                        // forwarded to a worker that has no use for it

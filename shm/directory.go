@@ -42,12 +42,23 @@ type Record struct {
 	TCPConns    uint64
 }
 
-// Flags beside the incarnation in a record's identity word.
+// Flags beside the incarnation in a record's identity word, and where its check
+// begins.
 const (
 	identityAlive   = 1 << 32
 	identityServing = 1 << 33
-	identityFlags   = identityAlive | identityServing
+	identityCheck   = 34
 )
+
+// seal adds the check to an identity. A damaged word must not pass for that of a
+// dead process: its clients would be told that their connections are gone.
+func seal(identity uint64) uint64 {
+	const odd = 0x9e3779b97f4a7c15 // 2^64 / golden ratio: every bit of the identity counts
+	return identity | identity*odd>>identityCheck<<identityCheck
+}
+
+// sound reports whether w is an identity word as the supervisor writes it.
+func sound(w uint64) bool { return w == seal(w&(1<<identityCheck-1)) }
 
 // Directory is the list of worker slots. The supervisor alone assigns, marks and
 // clears; a worker alone reports phase, heartbeat and gauges of its own slot.
@@ -57,6 +68,7 @@ type Directory struct {
 	view  mem.View
 	words []uint64 // of view
 	slots int
+	kept  kept // in the supervisor: what it wrote
 }
 
 func (d *Directory) init(v mem.View, slots int) {
@@ -90,34 +102,36 @@ func (d *Directory) Assign(slot SlotID, inc Incarnation, gen Generation, listene
 		panic("shm: incarnation 0")
 	}
 	d.blank(at)
-	d.view.Store64(at+recordGeneration, uint64(gen))
-	d.view.Store64(at+recordListeners, listeners)
+	d.put(at+recordGeneration, uint64(gen))
+	d.put(at+recordListeners, listeners)
 	d.view.Store64(at+recordPhase, uint64(PhaseStarting))
 	// Everything above is seen by whoever sees this word (Record).
-	d.view.Store64(at+recordIdentity, uint64(inc)|identityAlive)
+	d.put(at+recordIdentity, seal(uint64(inc)|identityAlive))
 	d.changed()
 }
 
 func (d *Directory) blank(at int) {
-	d.view.Store64(at+recordIdentity, 0)
-	for _, off := range [...]int{
-		recordGeneration, recordPID, recordListeners, recordPhase,
-		recordHeartbeat, recordConnections, recordConnections + 8,
-	} {
+	for _, off := range [...]int{recordIdentity, recordGeneration, recordPID, recordListeners} {
+		d.put(at+off, 0)
+	}
+	for _, off := range [...]int{recordPhase, recordHeartbeat, recordConnections, recordConnections + 8} {
 		d.view.Store64(at+off, 0)
 	}
 }
 
+// put stores a word that the supervisor alone writes.
+func (d *Directory) put(off int, w uint64) { d.kept.put(d.view, off, w) }
+
 // SetPID notes the process ID, once it is known. For display only: nothing is
 // ever decided by it. Supervisor only.
 func (d *Directory) SetPID(slot SlotID, pid int) {
-	d.view.Store64(d.at(slot)+recordPID, uint64(pid))
+	d.put(d.at(slot)+recordPID, uint64(pid))
 	d.changed()
 }
 
 // SetListeners replaces the set of listeners that slot serves. Supervisor only.
 func (d *Directory) SetListeners(slot SlotID, listeners uint64) {
-	d.view.Store64(d.at(slot)+recordListeners, listeners)
+	d.put(d.at(slot)+recordListeners, listeners)
 	d.changed()
 }
 
@@ -125,13 +139,13 @@ func (d *Directory) SetListeners(slot SlotID, listeners uint64) {
 // serves. Supervisor only.
 func (d *Directory) SetServing(slot SlotID, serving bool) {
 	at := d.at(slot) + recordIdentity
-	w := d.view.Load64(at)
-	if serving && w&identityAlive != 0 {
+	w := d.kept.get(d.view, at)
+	alive := w & identityAlive
+	w = uint64(uint32(w)) | alive
+	if serving && alive != 0 {
 		w |= identityServing
-	} else {
-		w &^= identityServing
 	}
-	d.view.Store64(at, w)
+	d.put(at, seal(w))
 	d.changed()
 }
 
@@ -140,7 +154,8 @@ func (d *Directory) SetServing(slot SlotID, serving bool) {
 //
 // Preconditions: the process is proven dead.
 func (d *Directory) MarkDead(slot SlotID) {
-	d.view.And64(d.at(slot)+recordIdentity, ^uint64(identityFlags))
+	at := d.at(slot) + recordIdentity
+	d.put(at, seal(uint64(uint32(d.kept.get(d.view, at)))))
 	d.changed()
 }
 
@@ -155,7 +170,8 @@ func (d *Directory) Clear(slot SlotID) {
 // Alive reports whether o is a live process. One load; false for a slot out of
 // range. Safe on values that nobody vouches for.
 func (d *Directory) Alive(o Owner) bool {
-	return o.Incarnation != 0 && d.identity(uint32(o.Slot))&^identityServing == uint64(o.Incarnation)|identityAlive
+	w := d.identity(uint32(o.Slot))
+	return o.Incarnation != 0 && uint32(w) == uint32(o.Incarnation) && w&identityAlive != 0 && sound(w)
 }
 
 // AliveRoute returns the live process in slot if the low 24 bits of its
@@ -163,11 +179,17 @@ func (d *Directory) Alive(o Owner) bool {
 // that nobody vouches for.
 func (d *Directory) AliveRoute(slot uint16, low24 uint32) (Owner, bool) {
 	w := d.identity(uint32(slot))
-	if w&identityAlive == 0 || uint32(w)&lowIncarnation != low24 || uint32(w) == 0 {
+	if w&identityAlive == 0 || uint32(w)&lowIncarnation != low24 || uint32(w) == 0 || !sound(w) {
 		return Owner{}, false
 	}
 	return Owner{Slot: SlotID(slot), Incarnation: Incarnation(w)}, true
 }
+
+// Damaged reports whether the identity of slot makes no sense. Then nobody can
+// tell whether its process is alive, until the supervisor has put it right; see
+// [Segment.Repair]. False for a slot out of range. Safe on values that nobody
+// vouches for.
+func (d *Directory) Damaged(slot uint16) bool { return !sound(d.identity(uint32(slot))) }
 
 // identity loads the identity word of slot, 0 when there is no such slot.
 func (d *Directory) identity(slot uint32) uint64 {
@@ -190,8 +212,8 @@ func (d *Directory) Record(slot SlotID) Record {
 			PID:         int(d.view.Load64(at + recordPID)),
 			Phase:       Phase(min(d.view.Load64(at+recordPhase), 255)),
 			Listeners:   d.view.Load64(at + recordListeners),
-			Serving:     w&identityServing != 0,
-			Alive:       w&identityAlive != 0,
+			Serving:     w&identityServing != 0 && sound(w),
+			Alive:       w&identityAlive != 0 && sound(w),
 			Heartbeat:   int64(d.view.Load64(at + recordHeartbeat)),
 			QUICConns:   d.view.Load64(at + recordConnections),
 			TCPConns:    d.view.Load64(at + recordConnections + 8),

@@ -40,7 +40,7 @@ const (
 	directoryVersion = 0 // u64
 	directoryHead    = 128
 
-	recordIdentity    = 0  // u64: flags 32 | incarnation 32
+	recordIdentity    = 0  // u64: check 30 | flags 2 | incarnation 32
 	recordGeneration  = 8  // u64
 	recordPID         = 16 // u64
 	recordListeners   = 24 // u64, one bit per listener ID

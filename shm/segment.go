@@ -19,6 +19,7 @@ type Segment struct {
 	view    mem.View
 
 	header header
+	page   [headerChecksum/8 + 1]uint64 // the header as it was when opened
 	at     regions
 
 	directory Directory
@@ -45,6 +46,9 @@ func newSegment(region []byte, h header) (*Segment, error) {
 	}
 	g, at := h.geometry, h.geometry.regions()
 	s := &Segment{region: region, view: v, header: h, at: at}
+	for i := range s.page {
+		s.page[i] = v.Load64(i * 8)
+	}
 	s.directory.init(v.Sub(at.directory, at.counters-at.directory), g.Slots)
 	s.admission.view = v.Sub(at.admission, admissionBytes)
 	s.table.init(v.Sub(at.table, at.queues-at.table), g, h.secret, &s.directory)

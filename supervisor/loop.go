@@ -182,7 +182,8 @@ func (s *Supervisor) reopenLogs() {
 	s.log.Info("logs reopened")
 }
 
-// sweep frees expired entries in a part of the table and comes again.
+// sweep frees expired entries in a part of the table, mends the segment, and
+// comes again.
 func (s *Supervisor) sweep() {
 	entries := s.seg.Geometry().TableEntries
 	idle := s.spec.IdleTimeout
@@ -195,6 +196,7 @@ func (s *Supervisor) sweep() {
 		Established: shm.Epoch(max(established, handshakeAge) / time.Second),
 	}
 	s.sweepAt, _ = s.seg.Table().Sweep(s.sweepAt, max(entries/sweepRounds, 1), shm.EpochAt(s.env.monotonic()), limits)
+	s.slots.repair()
 	s.after(sweepInterval, s.sweep)
 }
 

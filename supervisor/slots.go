@@ -39,6 +39,7 @@ func (s *slots) free() int {
 // take gives the lowest free slot to w, with an empty queue. The lowest one,
 // so that few doorbells and little memory are in use.
 func (s *slots) take(w *worker, listeners uint64) error {
+	s.repair() // w could not attach to a damaged header
 	for i, owner := range s.owners {
 		if owner != nil {
 			continue
@@ -93,6 +94,29 @@ func (s *slots) reclaim(w *worker) (entries, packets int) {
 	dir.Clear(w.slot)
 	s.owners[w.slot] = nil
 	return entries, packets
+}
+
+// repair puts right what only the supervisor writes, and frees lanes that no
+// living process holds: damage leaves such behind.
+func (s *slots) repair() {
+	words, lanes := s.seg.Repair(), 0
+	held := map[uint64]bool{}
+	for _, w := range s.owners {
+		if w != nil {
+			held[packetqueue.Token(uint16(w.slot), uint32(w.incarnation))] = true
+			held[packetqueue.Token(probeSlot, uint32(w.incarnation))] = true
+		}
+	}
+	g := s.seg.Geometry()
+	for _, slot := range s.inUse() {
+		if packetqueue.Repair(s.seg.Queue(slot), g.Lanes, g.LaneBytes) {
+			words++
+		}
+		lanes += packetqueue.ReleaseStale(s.seg.Queue(slot), func(token uint64) bool { return held[token] })
+	}
+	if words+lanes > 0 {
+		s.log.Warn("the segment was damaged and is put right", zap.Int("words", words), zap.Int("lanes", lanes))
+	}
 }
 
 // checkSegment verifies the segment and the queues in use. It may run in another

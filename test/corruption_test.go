@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -38,14 +39,15 @@ func usedPages(f *os.File, from, to int64) []int64 {
 	return used
 }
 
-// Random bytes in the table and in the queues, written while traffic runs,
-// cost packets: no process ends, no answer comes from the wrong one, and once
-// it stops the service is whole again.
+// Random bytes in the segment, written while traffic runs, cost packets: no
+// process ends, no answer comes from the wrong one, no connection is reset, and
+// once it stops the service is whole again.
 func TestRandomBytesInTheSegment(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		window func(g shm.Geometry) (from, to int64)
 	}{
+		{"header, admission and directory", func(g shm.Geometry) (int64, int64) { return 0, 8192 + 128 + 8*128 }},
 		{"table", func(g shm.Geometry) (int64, int64) { return regions(g) }},
 		// The first slots are the ones in use.
 		{"queues", func(g shm.Geometry) (int64, int64) {
@@ -100,9 +102,15 @@ func TestRandomBytesInTheSegment(t *testing.T) {
 			if r.Strangers > 0 {
 				t.Errorf("%d answers by a process that does not own the connection", r.Strangers)
 			}
-			if n := in.Status().Counter("worker_crashes"); n > 0 {
-				t.Errorf("%d workers crashed", n)
+			if n := r.Causes()[kit.CauseReset]; n > 0 {
+				t.Errorf("%d connections of live processes were reset", n)
 			}
+			in.AwaitStatus(5*time.Second, "no worker crashed", func(s kit.Status) error {
+				if n := s.Counter("worker_crashes"); n > 0 {
+					return fmt.Errorf("%d workers crashed", n)
+				}
+				return nil
+			})
 			reload(t, in)
 			_, h := kit.Burst(t, in.Client(), 20, 4)
 			h.MustBeClean(t)

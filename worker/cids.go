@@ -5,20 +5,25 @@ import (
 	"github.com/holdfast-quic/holdfast/shm"
 )
 
-// routeOf returns the live worker that a connection ID itself names.
-func (n *node) routeOf(cid []byte) (shm.Owner, bool) {
+// routeOf returns the live worker that a connection ID itself names. If there is
+// none, it reports whether the record of the slot is damaged, so that there may
+// be one all the same.
+func (n *node) routeOf(cid []byte) (owner shm.Owner, ok, damaged bool) {
 	route, ok := n.router.Route(cid)
 	if !ok {
-		return shm.Owner{}, false
+		return shm.Owner{}, false, false
 	}
-	return n.directory.AliveRoute(route.Slot, route.Incarnation)
+	if owner, ok = n.directory.AliveRoute(route.Slot, route.Incarnation); ok {
+		return owner, true, false
+	}
+	return shm.Owner{}, false, n.directory.Damaged(route.Slot)
 }
 
 // issuedBy reports whether a connection ID is one that owner has issued. One that
 // a client chose for its first packets is in the table too, but no client that
 // has finished its handshake uses it.
 func (n *node) issuedBy(owner shm.Owner, cid []byte) bool {
-	o, ok := n.routeOf(cid)
+	o, ok, _ := n.routeOf(cid)
 	return ok && o == owner
 }
 

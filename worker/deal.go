@@ -56,7 +56,7 @@ func (r *reader) judge(h *header, t *train) verdict {
 			q.table = hit.Owner
 			q.handshaking = hit.Kind == shm.KindHandshaking && h.class == classShort && r.node.issuedBy(hit.Owner, h.dcid)
 		} else {
-			q.route, q.inRoute = r.node.routeOf(h.dcid)
+			q.route, q.inRoute, q.damaged = r.node.routeOf(h.dcid)
 			if q.inRoute && h.class == classInitial && r.node.retries.answered(initialToken(t.first(), h), h.dcid) {
 				q.inRoute = false
 			}
@@ -64,7 +64,7 @@ func (r *reader) judge(h *header, t *train) verdict {
 	}
 	var gen shm.Generation
 	var hash uint64
-	if !q.inTable && !q.inRoute {
+	if !q.inTable && !q.inRoute && !q.damaged {
 		hash = r.node.table.Hash(id)
 		gen = r.node.admission.Load().Pick(hash)
 		q.admits = gen == r.node.generation

@@ -31,6 +31,7 @@ import (
 type service struct {
 	t       testing.TB
 	segment *shm.Segment
+	region  []byte // of the segment
 	router  *connid.Router
 	bells   []*os.File
 	nonces  uint64
@@ -51,7 +52,7 @@ func newService(t testing.TB) *service {
 	must(t, err)
 	router, err := connid.NewRouter(connid.Config{ServerID: []byte{7}, Key: make([]byte, 16)})
 	must(t, err)
-	s := &service{t: t, segment: seg, router: router}
+	s := &service{t: t, segment: seg, region: region, router: router}
 	for slot := range testSlots {
 		must(t, packetqueue.Format(seg.Queue(shm.SlotID(slot)), g.Lanes, g.LaneBytes))
 		bell, err := packetqueue.NewDoorbell()

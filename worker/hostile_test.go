@@ -104,3 +104,31 @@ func TestChosenIDIsNeverEstablished(t *testing.T) {
 	}
 	s.checkSums()
 }
+
+// While the record of the owner is damaged nobody can tell whether it lives: its
+// packets are dropped, and not answered in a way that would end the connection.
+func TestDamagedRecordIsNoDeath(t *testing.T) {
+	s := newService(t)
+	sock := s.listen("udp4", "127.0.0.1:0")
+	a, b := s.start(0, 1, sock), s.start(1, 1, sock)
+	s.current(1)
+	b.read(0)
+	inB := b.sink()
+	gun := newShooter(t, address(t, sock, "127.0.0.1"))
+	id := a.newID()
+	const identity = 2*4096 + 128 // docs/shm-abi.md: identity of slot 0
+	for i := range 8 {
+		s.region[identity+i] ^= 0x81
+		gun.send(shortPacket(id, 60), 0, 0)
+		gun.send(longPacket(version1, 0, id, seq(8), 1200), 0, 0)
+		gun.send(longPacket(version1, 2, id, seq(8), 60), 0, 0)
+		inB.pump("packets are dropped", func() bool { return b.count(shm.DropDeadTarget) == uint64(3*(i+1)) })
+		if n := s.segment.Repair(); n != 1 {
+			t.Errorf("%d words repaired", n)
+		}
+	}
+	gun.send(shortPacket(id, 60), 0, 0)
+	inB.pump("the packet is forwarded", func() bool { return b.count(shm.PacketsForwarded) == 1 })
+	a.sink().take(1)
+	s.checkSums()
+}

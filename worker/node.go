@@ -27,6 +27,9 @@ type node struct {
 
 	admitted admissions
 
+	phaseMu sync.Mutex
+	phase   shm.Phase // as the directory shows it
+
 	// warn logs what an operator should know. Never called per packet.
 	warn func(what, listener string, err error)
 }
@@ -54,6 +57,23 @@ func newNode(seg *shm.Segment, self shm.Owner, gen shm.Generation, r *connid.Rou
 // token names this worker as a producer in the queues of others.
 func (n *node) token() uint64 {
 	return packetqueue.Token(uint16(n.self.Slot), uint32(n.self.Incarnation))
+}
+
+// setPhase shows in the directory how far the worker is.
+func (n *node) setPhase(p shm.Phase) {
+	n.phaseMu.Lock()
+	defer n.phaseMu.Unlock()
+	n.phase = p
+	n.directory.SetPhase(n.self.Slot, p)
+}
+
+// beat shows in the directory that the worker lives, and its phase once more:
+// what is damaged there would stay so, as nobody else may write it.
+func (n *node) beat() {
+	n.directory.Beat(n.self.Slot, n.clock.now())
+	n.phaseMu.Lock()
+	defer n.phaseMu.Unlock()
+	n.directory.SetPhase(n.self.Slot, n.phase)
 }
 
 // admissions keeps the entries of connections that are just being started

@@ -148,6 +148,13 @@ func (r *registry) publish() {
 	r.node.directory.SetConns(r.node.self.Slot, r.quic, r.tcp)
 }
 
+// restate shows the gauges once more; see node.beat.
+func (r *registry) restate() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.publish()
+}
+
 // quicContext is the Transport's ConnContext: it registers a connection until
 // its context ends.
 func (r *registry) quicContext(ctx context.Context, listener string, remote, local net.Addr) context.Context {

@@ -73,10 +73,10 @@ func (w *Worker) obey(m *lifeline.Message, files []*os.File) error {
 		}
 		return w.life.Send(&lifeline.Message{Kind: lifeline.KindPeerSet, Peer: m.Peer})
 	case lifeline.KindDrain:
-		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDraining)
+		w.node.setPhase(shm.PhaseDraining)
 		w.orders.drain(w.drainOrder(m.Drain, time.Now()), w.node.clock.now())
 	case lifeline.KindStop:
-		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDraining)
+		w.node.setPhase(shm.PhaseDraining)
 		w.orders.stop(m.Stop.Grace)
 	case lifeline.KindNonceLease:
 		w.cids.add(connid.Range{From: m.NonceLease.From, To: m.NonceLease.To})
@@ -234,8 +234,8 @@ func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File) (_
 	w.node.warn = func(what, listener string, err error) {
 		log.Warn(what, zap.String("listener", listener), zap.Error(err))
 	}
-	w.node.directory.SetPhase(self.Slot, shm.PhaseStarting)
-	w.node.directory.Beat(self.Slot, w.node.clock.now())
+	w.node.setPhase(shm.PhaseStarting)
+	w.node.beat()
 	w.registry = newRegistry(w.node)
 	w.cids = newCIDGenerator(router, w.route(), connid.Range{From: welcome.Nonces.From, To: welcome.Nonces.To}, w.wantNonces)
 	if err := w.inherit(files[2:]); err != nil {

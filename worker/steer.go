@@ -48,6 +48,8 @@ type question struct {
 	// looked at only when the table has none.
 	route   shm.Owner
 	inRoute bool
+	// damaged: it names a process of which nobody can tell whether it lives.
+	damaged bool
 	// admits: new connections with this ID belong to the generation of self.
 	admits bool
 }
@@ -81,7 +83,13 @@ type verdict struct {
 // entered in the table as somebody else's. Only an Initial that answers a Retry
 // has an ID with a route and belongs to nobody: the caller tells it by its
 // token and leaves the route out.
+//
+// A packet whose ID names a slot with a damaged record is dropped: it may be of
+// a live connection, which an answer from here would end.
 func steer(q question) verdict {
+	if q.damaged {
+		return q.dropped(shm.DropDeadTarget)
+	}
 	owner, owned, n := q.owner()
 	switch q.class {
 	case classShort:

@@ -105,7 +105,7 @@ func (w *Worker) ReopenLogs() <-chan struct{} { return w.reopen }
 // when the supervisor has tried this worker out. An error means that the
 // supervisor is gone.
 func (w *Worker) Ready() error {
-	w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseServing)
+	w.node.setPhase(shm.PhaseServing)
 	if err := w.life.Send(&lifeline.Message{Kind: lifeline.KindReady}); err != nil {
 		return fmt.Errorf("report ready: %w", err)
 	}
@@ -125,7 +125,8 @@ func (w *Worker) housekeeping() {
 		case <-w.ended:
 			return
 		case <-tick.C:
-			w.node.directory.Beat(w.node.self.Slot, w.node.clock.now())
+			w.node.beat()
+			w.registry.restate()
 			w.node.clearTable(w.registry.noQUIC)
 			w.lookIdle(settled)
 		case <-draining:
@@ -189,7 +190,7 @@ func (w *Worker) wantNonces() {
 // word; the program has said goodbye to them by now.
 func (w *Worker) end() {
 	w.endOnce.Do(func() {
-		w.node.directory.SetPhase(w.node.self.Slot, shm.PhaseDone)
+		w.node.setPhase(shm.PhaseDone)
 		close(w.ended)
 		for _, l := range w.listeners {
 			l.close()
