@@ -77,7 +77,7 @@ var keys = []key{
 	{path: "table.entries", def: "1Mi", special: isCount, min: 4096, max: 64 << 20, power2: true, effect: byRestart, doc: "Connection IDs that the table can hold, a power of two. An entry is 32 bytes; a connection uses several. Memory is used as entries are."},
 
 	{path: "queue", doc: "The packet queue that each worker has for packets of its connections that other workers received."},
-	{path: "queue.lanes", def: "32", min: 2, max: 256, effect: byRestart, doc: "Lanes per queue: how many other workers can hand packets to one worker at the same time."},
+	{path: "queue.lanes", def: "32", min: 2, max: 256, effect: byRestart, doc: "Lanes per queue, at least: how many other workers can hand packets to one worker at the same time. A start makes more if its workers and listeners may need them."},
 	{path: "queue.lane_size", def: "256KiB", min: 128 * kib, max: 16 * mib, power2: true, effect: byRestart, doc: "Size of a lane, a power of two; all lanes of a queue together at most 256MiB. Memory is used only once packets are handed over."},
 
 	{path: "sockets", doc: "Options of the UDP sockets."},

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/holdfast-quic/holdfast/internal/lifeline"
+	"github.com/holdfast-quic/holdfast/packetqueue"
 	"github.com/holdfast-quic/holdfast/shm"
 )
 
@@ -240,6 +241,31 @@ func (s *Spec) validate() error {
 		return fmt.Errorf("%w: segment: %w", ErrUsage, err)
 	}
 	return nil
+}
+
+// maxQueueBytes bounds the addresses that the lanes of one queue take when there
+// are more of them than the Spec asks for.
+const maxQueueBytes = 256 << 20
+
+// geometry is the Geometry asked for, with as many lanes as may be needed.
+func (s *Spec) geometry() shm.Geometry {
+	g := s.Geometry
+	g.Lanes = max(g.Lanes, min(s.lanesNeeded(), packetqueue.MaxLanes, maxQueueBytes/g.LaneBytes))
+	return g
+}
+
+// lanesNeeded is how many producers a queue may have at one time. A client that
+// changes its address may come in at any reader, so each worker has a lane per
+// QUIC listener, those of two generations during a handover; and so has the
+// probe. One that finds no lane loses all packets that it has for that queue.
+func (s *Spec) lanesNeeded() int {
+	quic := 0
+	for _, l := range s.Listeners {
+		if l.QUIC {
+			quic++
+		}
+	}
+	return (2*s.Workers + 1) * quic
 }
 
 // restartKey returns the configuration key, if any, that differs between two

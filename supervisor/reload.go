@@ -99,6 +99,7 @@ func (s *Supervisor) prepare(op *reloadOp) {
 		s.finishOp(restartNeeded(key))
 		return
 	}
+	s.hintLanes(op.spec)
 	if op.waiting = !s.hasRoom(op.spec.Drain); op.waiting {
 		return
 	}

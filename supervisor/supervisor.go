@@ -158,12 +158,14 @@ func (s *Supervisor) open() (err error) {
 	if err := s.inst.writePID(spec.PIDFile); err != nil {
 		return err
 	}
-	if err := checkMemory(s.env, spec.Geometry); err != nil {
+	geometry := spec.geometry()
+	if err := checkMemory(s.env, geometry); err != nil {
 		return err
 	}
-	if s.seg, err = shm.Create(spec.Geometry); err != nil {
-		return segmentError(spec.Geometry, err)
+	if s.seg, err = shm.Create(geometry); err != nil {
+		return segmentError(geometry, err)
 	}
+	s.hintLanes(spec)
 	s.slots = newSlots(s.seg, s.log)
 	if s.keys, err = openKeys(spec, s.opt.StateDir, s.log); err != nil {
 		return err
@@ -247,6 +249,15 @@ func (s *Supervisor) hintBuffers(wanted, got int) {
 	s.hinted = true
 	s.log.Warn("UDP receive buffers are smaller than wanted; bursts may be lost",
 		zap.Int("wanted", wanted), zap.Int("got", got), zap.String("hint", fmt.Sprintf("sysctl -w net.core.rmem_max=%d", wanted)))
+}
+
+// hintLanes says that the segment, whose size is fixed, has fewer lanes than spec
+// may need.
+func (s *Supervisor) hintLanes(spec *Spec) {
+	if want, got := spec.lanesNeeded(), s.seg.Geometry().Lanes; got < want {
+		s.log.Warn("queues have fewer lanes than this many workers and listeners may need; clients that change address may lose packets",
+			zap.Int("wanted", want), zap.Int("got", got), zap.String("hint", "fewer workers, a smaller queue.lane_size, or a restart"))
+	}
 }
 
 // segmentError says what the system's error means for a segment.

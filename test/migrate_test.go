@@ -139,3 +139,16 @@ func TestRepliesKeepTheLocalAddress(t *testing.T) {
 		f.Stop().MustBeClean(t)
 	}
 }
+
+// C090: with more workers than a queue was to have lanes, a client that changes
+// its address still finds a way to its worker from wherever it comes in.
+func TestReloadWithRebindingClientsAndManyWorkers(t *testing.T) {
+	in := startWith(t, kit.Config{Workers: 6}.With("queue", "{lanes: 2}"))
+	f := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 30, Interval: 100 * time.Millisecond, Rebind: 300 * time.Millisecond})
+	reload(t, in)
+	kit.Every(time.Second, 3*time.Second, func(int) bool { return true })
+	f.Stop().MustBeClean(t)
+	if n := in.Status().Counter("packets_dropped", "no_lane"); n > 0 {
+		t.Errorf("%d packets found no lane", n)
+	}
+}
