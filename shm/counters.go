@@ -34,7 +34,7 @@ const (
 	DropDeadQueue                   // record was in the queue of a worker that died; counted by the supervisor
 	DropLoop                        // forwarded to a worker that has no use for it
 	DropMalformed                   // no QUIC packet
-	DropNoListener                  // no worker serves the listener
+	DropNoListener                  // whoever was to get it does not serve the listener
 	DropResetLimited                // unknown connection, resets were over their rate
 	DropOrphan                      // connection of a dead worker
 	UnknownCID                      // packets of no known connection, whatever became of them
