@@ -71,6 +71,22 @@ func Alive(pid int) bool {
 	return err == nil && len(st) > 0 && st[0] != "Z"
 }
 
+// stopped says whether no thread of a process runs any more.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, file := range threads {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, fields, _ := bytes.Cut(data, []byte(") "))
+		if !bytes.HasPrefix(fields, []byte("T")) {
+			return false
+		}
+	}
+	return true
+}
+
 // Descriptors counts the open descriptors of a process.
 func Descriptors(pid int) int {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -134,13 +150,20 @@ func Signal(pid int, sig os.Signal) error {
 // BoundSockets returns the inodes of the UDP sockets and of the listening TCP
 // sockets on a port, whatever their address, each in order.
 func BoundSockets(port int) (udp, tcp []string) {
-	for _, family := range []string{"", "6"} {
-		udp = append(udp, socketTable("/proc/net/udp"+family, port, "07")...)
-		tcp = append(tcp, socketTable("/proc/net/tcp"+family, port, "0A")...)
+	// The kernel's tables are read in pieces, and a piece may miss an entry
+	// while others come and go around it; all of three readings hardly do.
+	for range 3 {
+		for _, family := range []string{"", "6"} {
+			udp = append(udp, socketTable("/proc/net/udp"+family, port, "07")...)
+			tcp = append(tcp, socketTable("/proc/net/tcp"+family, port, "0A")...)
+		}
 	}
-	slices.Sort(udp)
-	slices.Sort(tcp)
-	return udp, tcp
+	return distinct(udp), distinct(tcp)
+}
+
+func distinct(inodes []string) []string {
+	slices.Sort(inodes)
+	return slices.Compact(inodes)
 }
 
 // socketTable returns the inodes of a table's sockets with that local port

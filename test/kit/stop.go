@@ -39,10 +39,17 @@ func (i *Instance) AwaitExit(within time.Duration) int {
 func (i *Instance) Kill() {
 	i.t.Helper()
 	i.stopped = true
-	// Stopped first, nobody sees another one die.
-	for _, pid := range processesOf(i.mark) {
-		syscall.Kill(pid, syscall.SIGSTOP)
-	}
+	// Stopped first, nobody sees another one die. The signal is only sent when
+	// kill returns; threads run on until each has taken notice.
+	Eventually(i.t, 10*time.Second, "all processes stopped", func() error {
+		for _, pid := range processesOf(i.mark) {
+			syscall.Kill(pid, syscall.SIGSTOP)
+			if !stopped(pid) {
+				return fmt.Errorf("process %d runs", pid)
+			}
+		}
+		return nil
+	})
 	i.cmd.Process.Kill()
 	Eventually(i.t, 10*time.Second, "all processes killed", func() error {
 		left := processesOf(i.mark)
