@@ -97,8 +97,10 @@ func TestInteropCurlRequests(t *testing.T) {
 	f := foreignClients(t)
 	i := kit.Start(t, kit.Options{})
 	const count = 40
-	args := []string{"curl", "--http3-only", "-sSk", "--fail", "--rate", "600/m",
-		"-w", "%{http_version} %{response_code} %{num_connects}\n"}
+	args := []string{
+		"curl", "--http3-only", "-sSk", "--fail", "--rate", "600/m",
+		"-w", "%{http_version} %{response_code} %{num_connects}\n",
+	}
 	for range count {
 		args = append(args, "-o", "/dev/null", "https://"+i.Addr()+"/whoami")
 	}

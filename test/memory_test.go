@@ -228,10 +228,17 @@ func TestReasonsOfAFailedStart(t *testing.T) {
 	}{
 		{"no configuration", nil, []string{"--config", missing, "--state-dir", in.StateDir}, []string{missing, "no such file"}},
 		{"state directory is a file", nil, []string{"--config", in.ConfigPath, "--state-dir", file}, []string{file}},
-		{"runtime directory below a file", nil,
-			[]string{"--config", in.ConfigPath, "--state-dir", in.StateDir, "--runtime-dir", file + "/run"}, []string{file, "not a directory"}},
-		{"too few descriptors", []string{"prlimit", "--nofile=16:16"},
-			[]string{"--config", in.ConfigPath, "--state-dir", in.StateDir}, []string{"descriptors", "16"}},
+		{
+			"runtime directory below a file", nil,
+			[]string{"--config", in.ConfigPath, "--state-dir", in.StateDir, "--runtime-dir", file + "/run"},
+			[]string{file, "not a directory"},
+		},
+		{
+			"too few descriptors",
+			[]string{"prlimit", "--nofile=16:16"},
+			[]string{"--config", in.ConfigPath, "--state-dir", in.StateDir},
+			[]string{"descriptors", "16"},
+		},
 	} {
 		cmd := in.Command(c.prefix, append([]string{"run", "--name", in.Name}, c.args...)...)
 		out, err := cmd.CombinedOutput()

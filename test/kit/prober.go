@@ -50,10 +50,9 @@ func (h Handshakes) MustBeClean(t testing.TB) {
 
 // Prober opens new connections at a steady rate, each for one request.
 type Prober struct {
-	options ClientOptions
-	dial    func(ctx context.Context) (session, error)
-	stop    context.CancelFunc
-	wg      sync.WaitGroup
+	dial func(ctx context.Context) (session, error)
+	stop context.CancelFunc
+	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	result Handshakes

@@ -60,10 +60,10 @@ func ParseDatagram(b []byte) Datagram {
 	if d.SCID, _, ok = cutID(rest); !ok {
 		return Datagram{}
 	}
-	switch {
-	case d.Version == 0:
+	switch d.Version {
+	case 0:
 		d.Type = PacketVersionNegotiation
-	case d.Version == Version1:
+	case Version1:
 		d.Type = [...]PacketType{PacketInitial, PacketEarly, PacketHandshake, PacketRetry}[b[0]>>4&3]
 	default:
 		d.Type = PacketOther

@@ -41,7 +41,7 @@ func Main(m *testing.M, roles Roles) {
 	os.Exit(role(os.Args[1:]))
 }
 
-// Misbehaviour of workers, as Instance.Misbehave takes it.
+// Misbehavior of workers, as Instance.Misbehave takes it.
 const (
 	// WorkerExits: the process exits with code 1 as soon as it starts.
 	WorkerExits = "exit"
@@ -88,7 +88,7 @@ func misbehave() {
 		mute()
 	case "exit-after":
 		if d, err := time.ParseDuration(fields[1]); err == nil {
-			time.Sleep(d) // the delay is the misbehaviour
+			time.Sleep(d) // the delay is the misbehavior
 		}
 		os.Exit(1)
 	case "crash":
@@ -97,7 +97,7 @@ func misbehave() {
 		}
 	case "slow":
 		if d, err := time.ParseDuration(fields[1]); err == nil {
-			time.Sleep(d) // the delay is the misbehaviour
+			time.Sleep(d) // the delay is the misbehavior
 		}
 	}
 }
