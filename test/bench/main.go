@@ -108,7 +108,10 @@ func measure(binary string, rounds int, length time.Duration, size int64, page s
 	if forwarded == 0 {
 		return fmt.Errorf("no packet was forwarded: the draining figures would be direct ones")
 	}
-	return report(b, forwarded, page)
+	if err := report(b, forwarded, page); err != nil {
+		return err
+	}
+	return measureReloads(binary, dir, cert, key, page)
 }
 
 // selfSigned writes one certificate that all servers use.
