@@ -178,12 +178,13 @@ func sum(what string, have, want, slack uint64) error {
 
 // ConnInfo is one connection as `holdfast conns` lists it.
 type ConnInfo struct {
-	ID         string `json:"id"`
-	Kind       string `json:"kind"`
-	Protocol   string `json:"protocol"`
-	Listener   string `json:"listener"`
-	Remote     string `json:"remote"`
-	Local      string `json:"local"`
-	Generation uint32 `json:"generation"`
-	Slot       uint16 `json:"slot"`
+	ID         string    `json:"id"`
+	Kind       string    `json:"kind"`
+	Protocol   string    `json:"protocol"`
+	Listener   string    `json:"listener"`
+	Remote     string    `json:"remote"`
+	Local      string    `json:"local"`
+	Since      time.Time `json:"since"`
+	Generation uint32    `json:"generation"`
+	Slot       uint16    `json:"slot"`
 }
