@@ -38,7 +38,7 @@ func printStatus(w io.Writer, s *admin.Status, now time.Time) {
 	printGenerations(w, s, now)
 	printCounters(w, s)
 	if f := s.LastFailure; f != nil {
-		fmt.Fprintf(w, "\nlast failure: %s, %s ago: %s\n", f.What, age(now.Sub(f.When)), f.Reason)
+		fmt.Fprintf(w, "\nlast failure: %s, %s ago: %s\n", f.What, age(now.Sub(f.When)), shorten(f.Reason))
 	}
 }
 
@@ -94,6 +94,18 @@ func printCounters(w io.Writer, s *admin.Status) {
 	fmt.Fprintf(w, "table    %d of %d entries used, %d by handshakes\n", s.Table.Used, s.Table.Capacity, s.Table.Handshaking)
 	fmt.Fprintf(w, "reloads  %d done  %d failed  %d merged    worker crashes  %d\n",
 		c.ReloadsOK, c.ReloadsFailed, c.ReloadsMerged, c.WorkerCrashes)
+}
+
+// longestReason is how many characters of a reason the overview has room for.
+const longestReason = 300
+
+// shorten cuts a reason, such as the faults of a whole file.
+func shorten(reason string) string {
+	r := []rune(reason)
+	if len(r) <= longestReason {
+		return reason
+	}
+	return string(r[:longestReason]) + " … (all of it: status --json)"
 }
 
 // age prints a duration as people say it.
