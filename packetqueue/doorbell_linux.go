@@ -14,11 +14,18 @@ import (
 // anywhere. The consumer registers it in its epoll with EPOLLIN and EPOLLET and
 // never reads it: each ring is an edge of its own.
 func NewDoorbell() (*os.File, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create doorbell: %w", os.NewSyscallError("eventfd2", err))
 	}
-	return os.NewFile(uintptr(fd), "doorbell"), nil
+	// A file made of a descriptor that does not block would get into Go's
+	// poller, and every ring would wake its owner beside the consumer.
+	f := os.NewFile(uintptr(fd), "doorbell")
+	if err := unix.SetNonblock(fd, true); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("create doorbell: %w", os.NewSyscallError("fcntl O_NONBLOCK", err))
+	}
+	return f, nil
 }
 
 // Ring wakes the consumer that sleeps on the doorbell f.

@@ -26,12 +26,18 @@ func bindSocket(network, address string, o socketOptions) (_ *os.File, bound str
 	if err != nil {
 		return nil, "", err
 	}
+	// The file is made of a blocking descriptor: one that does not block would
+	// get into Go's poller, and every packet of every client would wake this
+	// process, which never reads one.
 	f := os.NewFile(uintptr(fd), network+" "+address)
 	defer func() {
 		if err != nil {
 			f.Close()
 		}
 	}()
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, "", os.NewSyscallError("fcntl O_NONBLOCK", err)
+	}
 	// TCP too: only with it may an address that contains a bound one be bound
 	// beside it, when a listener moves.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
@@ -89,7 +95,7 @@ func openSocket(network, address string, v6only bool) (int, unix.Sockaddr, error
 	if network == networkTCP {
 		kind = unix.SOCK_STREAM
 	}
-	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, nil, os.NewSyscallError("socket", err)
 	}

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-quic/holdfast/packetqueue"
 )
 
 func newSockets(t *testing.T) *sockets {
@@ -322,4 +325,72 @@ func TestNarrowingFromTheStart(t *testing.T) { // C024
 	r.waitFor("moved", func(st *Status) bool {
 		return len(st.Listeners[0].UDP) == 1 && len(st.Listeners[0].TCP) == 1 && strings.HasPrefix(st.Listeners[0].UDP[0], "127.")
 	})
+}
+
+// A descriptor in Go's poller wakes the process whenever somebody else's
+// packet arrives. The supervisor holds sockets and doorbells for others only.
+func TestHeldDescriptorsWakeNobody(t *testing.T) {
+	var held []*os.File
+	for _, network := range []string{networkUDP, networkTCP} {
+		f, _, err := bindSocket(network, "127.0.0.1:0", socketOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, f)
+	}
+	bell, err := packetqueue.NewDoorbell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held = append(held, bell)
+	watched := polledDescriptors(t)
+	for _, f := range held {
+		defer f.Close()
+		raw, err := f.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			if watched[int(fd)] {
+				t.Errorf("%s is in Go's poller", f.Name())
+			}
+			if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+				t.Errorf("%s blocks: flags %#x, %v", f.Name(), flags, err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// polledDescriptors returns what the epoll descriptors of this process watch.
+func polledDescriptors(t *testing.T) map[int]bool {
+	t.Helper()
+	// Something must be in the poller, or the test looks in the wrong place.
+	sample, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sample.Close()
+	files, err := filepath.Glob("/proc/self/fdinfo/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := map[int]bool{}
+	for _, file := range files {
+		info, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(info)) {
+			var fd int
+			if _, err := fmt.Sscanf(line, "tfd: %d", &fd); err == nil {
+				watched[fd] = true
+			}
+		}
+	}
+	if len(watched) == 0 {
+		t.Fatal("no epoll descriptor watches anything")
+	}
+	return watched
 }
