@@ -260,28 +260,6 @@ func TestListenerMovesToAnOverlappingAddress(t *testing.T) {
 	tcp.Stop().MustBeClean(t)
 }
 
-// C026: an option that cannot change by reload is refused by its name, never
-// ignored.
-func TestOptionsThatNeedARestartAreRefused(t *testing.T) {
-	in := startWith(t, kit.Config{}.With("table", "{entries: 65536}").With("queue", "{lanes: 16, lane_size: 256KiB}"))
-	for _, c := range []struct{ section, yaml, name string }{
-		{"table", "{entries: 131072}", "table.entries"},
-		{"queue", "{lanes: 32, lane_size: 256KiB}", "queue.lanes"},
-		{"queue", "{lanes: 16, lane_size: 512KiB}", "queue.lane_size"},
-	} {
-		before := in.Current()
-		in.WriteConfig(in.Config.With(c.section, c.yaml))
-		r := in.CLI("reload")
-		if r.Code == 0 || !containsAll(r.Stderr, c.name, "restart") || in.Current() != before {
-			t.Errorf("%s: exit code %d, generation %d after %d: %s", c.name, r.Code, in.Current(), before, r.Stderr)
-		}
-	}
-	in.WriteConfig(in.Config.With("sockets", "{receive_buffer: 256KiB}"))
-	if r := in.CLI("reload"); r.Code != 0 && !containsAll(r.Stderr, "receive_buffer", "restart") {
-		t.Errorf("sockets.receive_buffer: exit code %d: %s", r.Code, r.Stderr)
-	}
-}
-
 // C044: connections outlive every change of the number of workers.
 func TestWorkerCountChangesKeepEveryConnection(t *testing.T) {
 	counts := []int{4, 2, 6, 1}
