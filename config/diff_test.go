@@ -29,7 +29,7 @@ gw.yaml:8:25: log.format: found "console", expected "json" as before, because a 
 gw.yaml:9:27: sockets.receive_buffer: found 1MiB, expected 7MiB as before, because a change takes a restart
 gw.yaml:9:46: sockets.send_buffer: found 1MiB, expected 7MiB as before, because a change takes a restart
 gw.yaml:10:16: queue.lanes: found 8, expected 32 as before, because a change takes a restart
-gw.yaml:10:30: queue.lane_size: found 128KiB, expected 256KiB as before, because a change takes a restart`,
+gw.yaml:10:30: queue.lane_size: found 128KiB, expected 1MiB as before, because a change takes a restart`,
 		},
 	} {
 		next := mustParse(t, tc.text)

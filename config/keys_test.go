@@ -68,7 +68,7 @@ func TestDefaults(t *testing.T) {
 		"drain.max_generations": 16, "drain.overflow": "wait", "drain.follow": false,
 		"reload.mode": "generation", "reload.min_interval": 0,
 		"start.ready_timeout": 30 * sec, "start.probe": true, "start.probe_timeout": 10 * sec, "start.tries": 5,
-		"table.entries": 1 << 20, "queue.lanes": 32, "queue.lane_size": 256 << 10,
+		"table.entries": 1 << 20, "queue.lanes": 32, "queue.lane_size": 1 << 20,
 		"sockets.receive_buffer": 7 << 20, "sockets.send_buffer": 7 << 20,
 		"workers": 0, "steering": "auto", "strict": false, "limits.nofile": 0, "pid_file": "",
 		"log.level": "info", "log.path": "stderr", "log.format": "json",

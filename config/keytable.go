@@ -78,7 +78,7 @@ var keys = []key{
 
 	{path: "queue", doc: "The packet queue that each worker has for packets of its connections that other workers received."},
 	{path: "queue.lanes", def: "32", min: 2, max: 256, effect: byRestart, doc: "Lanes per queue, at least: how many other workers can hand packets to one worker at the same time. A start makes more if its workers and listeners may need them."},
-	{path: "queue.lane_size", def: "256KiB", min: 128 * kib, max: 16 * mib, power2: true, effect: byRestart, doc: "Size of a lane, a power of two; all lanes of a queue together at most 256MiB. Memory is used only once packets are handed over."},
+	{path: "queue.lane_size", def: "1MiB", min: 128 * kib, max: 16 * mib, power2: true, effect: byRestart, doc: "Size of a lane, a power of two; all lanes of a queue together at most 256MiB. Memory is used only once packets are handed over."},
 
 	{path: "sockets", doc: "Options of the UDP sockets."},
 	{path: "sockets.receive_buffer", def: "7MiB", min: 64 * kib, max: gib, effect: byRestart, doc: "Receive buffer that is asked for. The kernel may allow less (`net.core.rmem_max`)."},
