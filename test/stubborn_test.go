@@ -138,7 +138,13 @@ func TestWhatHoldsAnOldGenerationIsShown(t *testing.T) {
 	for range 3 {
 		tunnels = append(tunnels, kit.OpenTunnel(t, in.Addr()))
 	}
-	h2 := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 1, TCP: "h2"})
+	h2 := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 1, TCP: "h2", Interval: 50 * time.Millisecond})
+	kit.Eventually(t, 5*time.Second, "the HTTP/2 client is at work", func() error {
+		if r := h2.Report(); r.Requests == 0 {
+			return fmt.Errorf("%v", r)
+		}
+		return nil
+	})
 	begin := time.Now()
 	in.Reload()
 	in.AwaitStatus(5*time.Second, "counted by kind", func(s kit.Status) error {
