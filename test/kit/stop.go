@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,7 +114,8 @@ func (i *Instance) Close() {
 	// The descriptors of clients are closed by goroutines that may need a moment.
 	err := Poll(5*time.Second, func() error {
 		if n := Descriptors(os.Getpid()); n > i.fds+fdSlack {
-			return fmt.Errorf("test process has %d descriptors, %d before the start", n, i.fds)
+			runtime.GC() // what a client dropped is closed by its finalizer
+			return fmt.Errorf("test process has %d descriptors, %d before the start: %q", n, i.fds, DescriptorTargets(os.Getpid()))
 		}
 		return nil
 	})
