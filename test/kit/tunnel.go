@@ -50,7 +50,7 @@ func OpenTunnel(t testing.TB, server string) net.Conn {
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(DialTimeout))
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", TunnelPath)
-	r := bufio.NewReaderSize(c, 16) // a tunnel that floods sends more than the header
+	r := bufio.NewReaderSize(c, 16)        // a tunnel that floods sends more than the header
 	resp, err := http.ReadResponse(r, nil) //nolint:bodyclose // after a 101 the body is the tunnel itself
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("upgrade: %v, %v", resp, err)
