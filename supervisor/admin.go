@@ -126,8 +126,11 @@ func (a *admin) fail(w http.ResponseWriter, err error) {
 		CodeInvalidConfig: http.StatusUnprocessableEntity, CodeFailed: http.StatusInternalServerError,
 		CodeBusy: http.StatusServiceUnavailable, CodeTimeout: http.StatusGatewayTimeout, CodeUsage: http.StatusBadRequest,
 	}[code]
-	if errors.Is(err, ErrNotFound) {
+	switch {
+	case errors.Is(err, ErrNotFound):
 		status = http.StatusNotFound
+	case errors.Is(err, ErrState):
+		status = http.StatusConflict
 	}
 	a.answer(w, status, Error{Reason: oneLine(err), Code: code})
 }

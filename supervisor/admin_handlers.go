@@ -196,7 +196,7 @@ func (s *Supervisor) orderDrain(id shm.Generation, cancel bool) error {
 		switch {
 		case g.id != id:
 		case g.state != GenerationDraining:
-			return fmt.Errorf("%w: generation %d is %s: only a draining one can be told to end sooner", ErrUsage, id, g.state)
+			return fmt.Errorf("%w: generation %d is %s: only a draining one can be told to end sooner", ErrState, id, g.state)
 		default:
 			g.mode = lifeline.DrainGoAway
 			if cancel {

@@ -38,6 +38,8 @@ func TestAdminErrors(t *testing.T) {
 		{"GET", "/v1/conns?slot=-1", "", http.StatusBadRequest, CodeUsage},
 		{"POST", "/v1/drain", `{"generation": "one"}`, http.StatusBadRequest, CodeUsage},
 		{"POST", "/v1/drain", `{"generaton": 1}`, http.StatusBadRequest, CodeUsage},
+		{"POST", "/v1/drain", `{"generation": 1}`, http.StatusConflict, CodeFailed}, // it is current
+		{"POST", "/v1/drain", `{"generation": 99}`, http.StatusNotFound, CodeUsage},
 		{"POST", "/v1/conns/close", `{"id": "x"}`, http.StatusBadRequest, CodeUsage},
 		{"POST", "/v1/conns/close", `{"id": "9.9.9"}`, http.StatusNotFound, CodeUsage},
 		{"POST", "/v1/stop", `{`, http.StatusBadRequest, CodeUsage},

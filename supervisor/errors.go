@@ -18,6 +18,9 @@ var (
 	ErrAddressInUse = errors.New("address in use")
 	// ErrNotFound says that what a request names is not there.
 	ErrNotFound = errors.New("not found")
+	// ErrState says that what was asked for makes sense, but not in the state
+	// that things are in.
+	ErrState = errors.New("not possible now")
 	// ErrLimit says that a limit of the host or the segment is in the way.
 	ErrLimit = errors.New("limit reached")
 	// ErrTimeout says that something did not happen in time.

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -283,6 +284,8 @@ func parseNumber(text string, bits int) (n uint64, given bool, err error) {
 	if text == "" {
 		return 0, false, nil
 	}
-	n, err = strconv.ParseUint(text, 10, bits)
-	return n, err == nil, err
+	if n, err = strconv.ParseUint(text, 10, bits); err != nil {
+		return 0, false, fmt.Errorf("found %q, expected a whole number from 0 to %d", text, uint64(1)<<bits-1)
+	}
+	return n, true, nil
 }

@@ -24,7 +24,7 @@ func (a *app) checkCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(a.out, "%s: valid (%d listeners, %d routes)\n", path, len(conf.Listeners), len(conf.Routes))
+			fmt.Fprintf(a.out, "%s: valid (%s, %s)\n", path, count(len(conf.Listeners), "listener"), count(len(conf.Routes), "route"))
 			return nil
 		},
 	}

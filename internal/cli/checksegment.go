@@ -48,7 +48,7 @@ func (a *app) printFaults(faults []string, asJSON bool) error {
 		}
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("the segment has %d faults", len(faults))
+		return fmt.Errorf("the segment has %s", count(len(faults), "fault"))
 	}
 	if !asJSON {
 		fmt.Fprintln(a.out, "the segment is sound")

@@ -46,6 +46,9 @@ func (a *app) main(ctx context.Context, args []string) int {
 	if _, ok := errors.AsType[*ran](err); !ok {
 		// No command has run, so the words were wrong.
 		err = &exitError{exitUsage, err}
+		if unknown := unknownCommand(root, args); unknown != nil {
+			err = unknown
+		}
 	}
 	report(a.err, err)
 	return exitCode(err)
@@ -73,12 +76,20 @@ func (a *app) root() *cobra.Command {
 		a.drainCommand(), a.stopCommand(), a.demoCommand(), a.checkSegmentCommand(), a.versionCommand(),
 		a.completionCommand(), a.manCommand(),
 	)
+	root.SetHelpCommand(helpCommand())
+	root.InitDefaultHelpCmd() // now rather than later, so that it is wrapped too
+	root.SetFlagErrorFunc(flagError)
+	root.DisableSuggestions = true // in cobra's words; noCommand makes them
 	wrap(root)
 	return root
 }
 
-// wrap marks the errors of all commands below c.
+// wrap marks the errors of all commands below c, and puts what is wrong with
+// their arguments into our words.
 func wrap(c *cobra.Command) {
+	if c.Args != nil {
+		c.Args = arguments(c.Args)
+	}
 	if run := c.RunE; run != nil {
 		c.RunE = func(cmd *cobra.Command, args []string) error {
 			if err := run(cmd, args); err != nil {

@@ -62,6 +62,9 @@ func TestValidConfigurationIsZeroAndChangesNothing(t *testing.T) {
 	if code != exitDone {
 		t.Errorf("exit code %d: %s", code, b.err.String())
 	}
+	if want := path + ": valid (1 listener, 1 route)\n"; b.out.String() != want {
+		t.Errorf("output %q, expected %q", b.out.String(), want)
+	}
 	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
 		t.Errorf("check left %d files, %v", len(files), err)
 	}

@@ -2,7 +2,16 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 )
+
+// count says how many there are of something whose plural ends in s.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
 
 // printJSON prints v as indented JSON.
 func (a *app) printJSON(v any) error {

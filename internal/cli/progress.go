@@ -66,5 +66,5 @@ func leaving(s *admin.Status) string {
 		q, t := s.Generations[i].Connections()
 		quic, tcp = quic+q, tcp+t
 	}
-	return fmt.Sprintf("%d QUIC and %d TCP connections are open in %d generations", quic, tcp, len(s.Generations))
+	return fmt.Sprintf("open connections: %d of QUIC and %d of TCP, in %s", quic, tcp, count(len(s.Generations), "generation"))
 }

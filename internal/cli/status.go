@@ -39,7 +39,7 @@ func (a *app) statusCommand() *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second until interrupted")
-	c.Flags().DurationVar(&timeout, "timeout", answerTimeout, "longest time to wait for an answer")
+	c.Flags().DurationVar(&timeout, "timeout", answerTimeout, "longest time to wait for an answer (0 = no limit)")
 	a.instance.runtimeFlags(c)
 	return c
 }
@@ -49,7 +49,7 @@ func (a *app) showStatus(ctx context.Context, c *admin.Client, asJSON, watch boo
 	defer cancel()
 	data, err := c.Get(ctx, "/v1/status")
 	if err != nil {
-		return err
+		return answered(err, timeout)
 	}
 	if asJSON {
 		// As it came, one object per line when there are several.
