@@ -106,13 +106,17 @@ func (g *gate) apply() *plan {
 // close ends the watching. The sockets stay open.
 func (g *gate) close() error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	if g.closed {
+		g.mu.Unlock()
 		return net.ErrClosed
 	}
 	g.closed = true
 	if !g.used {
 		g.apply()
 	}
+	g.mu.Unlock()
+	// Outside the lock: it waits for the goroutine that is in a look at its
+	// sources, which may want the lock for a new plan. Since closed is set,
+	// nobody else uses the waiter any more.
 	return g.waiter.close()
 }

@@ -38,8 +38,9 @@ type reader struct {
 	node   *node
 	begun  bool
 	plan   *plan
-	tryFn  func(uintptr) bool // try as a value, made once
-	now    int64              // CLOCK_MONOTONIC of the batch
+	handed bool        // quic-go has been handed something since the last sleep
+	tryFn  func() look // try as a value, made once
+	now    int64       // CLOCK_MONOTONIC of the batch
 	cidLen int
 
 	// What ReadBatch has been asked for and how much of it is done.
@@ -136,10 +137,10 @@ func readError(err error) error {
 	return net.ErrClosed
 }
 
-// try looks at all sources until there is a datagram for quic-go, and reports
-// false when it is safe to sleep: the queue is armed, and the poller's state
-// was reset before this call, so whatever comes after the look here wakes it.
-func (r *reader) try(uintptr) bool {
+// try looks at all sources until there is a datagram for quic-go. Otherwise it
+// is safe to sleep: the queue is armed, and the waiter looks at the sources'
+// state once more, so whatever comes after the look here ends the sleep.
+func (r *reader) try() look {
 	if r.conn.gate.changed(r.plan) {
 		r.adopt()
 	}
@@ -151,14 +152,23 @@ func (r *reader) try(uintptr) bool {
 		progress := r.poll()
 		switch {
 		case r.filled > 0:
-			return true
+			r.handed = true
+			return found
 		case r.conn.gate.changed(r.plan):
 			// Once more, since asking which sockets are ready may have used
 			// up the event that announced it.
 			r.adopt()
 		case progress:
 			r.ring()
-		case !yielded:
+			if !r.handed {
+				// Those who got the packets, and those who sent them, come
+				// first. If no thread waits for this CPU it costs next to
+				// nothing; if one does, what comes meanwhile makes a larger
+				// batch.
+				yieldThread()
+			}
+			r.now = r.node.clock.now()
+		case r.handed && !yielded:
 			// Once more after the connections have had their turn with what
 			// was read last: sleeping and being woken costs more than a look,
 			// and what comes meanwhile makes a larger batch.
@@ -167,14 +177,28 @@ func (r *reader) try(uintptr) bool {
 			runtime.Gosched()
 			r.now = r.node.clock.now()
 		case r.consumer.Arm():
-			r.ring()
-			r.tally.add(shm.Wakeups, 1)
-			r.tally.flush(r.node.counters)
-			return false
+			return r.rest()
 		}
 	}
-	return true
+	return found
 }
+
+// rest ends a look that found nothing for quic-go.
+func (r *reader) rest() look {
+	r.ring()
+	r.tally.add(shm.Wakeups, 1)
+	r.tally.flush(r.node.counters)
+	if r.handed {
+		r.handed = false
+		return quiet
+	}
+	return passing
+}
+
+// yieldThread lets the threads that wait for this CPU run, of any process.
+// sched_yield(2) returns at once or after a time slice of theirs; it is not
+// announced to Go's scheduler, which would start a thread for it.
+func yieldThread() { syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // adopt takes the wanted plan over. Without sockets nothing is forwarded any
 // more, so the lanes go back, and the receive buffers too. Whom the last packets

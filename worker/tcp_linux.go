@@ -51,9 +51,11 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 	for {
 		var fd int
 		var acceptErr error
-		if err := l.gate.waiter.wait(func(uintptr) bool {
-			fd, acceptErr = l.try()
-			return fd >= 0 || acceptErr != nil
+		if err := l.gate.waiter.wait(func() look {
+			if fd, acceptErr = l.try(); fd >= 0 || acceptErr != nil {
+				return found
+			}
+			return quiet
 		}); err != nil {
 			return nil, net.ErrClosed
 		}
