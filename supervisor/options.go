@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -38,6 +40,14 @@ const (
 	OverflowEvict = "evict"
 )
 
+// What Spec.Steering asks for.
+const (
+	// SteeringAuto takes the best way that there is.
+	SteeringAuto = "auto"
+	// SteeringQueue hands packets over in shared memory.
+	SteeringQueue = "queue"
+)
+
 // Options is what a Supervisor is made of. Load, RuntimeDir and StateDir are
 // required.
 type Options struct {
@@ -71,7 +81,9 @@ type Options struct {
 // It is not changed after Load returned it.
 type Spec struct {
 	ConfigPath string // for status
-	ConfigHash string // "sha256:…", for status and workers
+	// ConfigHash tells configurations apart in status and for workers.
+	// Default: "sha256:" and a hash of this whole Spec.
+	ConfigHash string
 	// Payload goes to the workers as it is.
 	Payload   []byte
 	Listeners []ListenerSpec
@@ -81,6 +93,8 @@ type Spec struct {
 	Command []string
 	// MaxProcs is the GOMAXPROCS of each worker; 0 leaves it alone.
 	MaxProcs int
+	// Steering is SteeringAuto (default) or SteeringQueue.
+	Steering string
 	Drain    DrainSpec
 	// ReadyTimeout bounds process start to ready; ProbeTimeout each probe.
 	ReadyTimeout time.Duration
@@ -187,7 +201,15 @@ func (o Options) withDefaults() (Options, error) {
 
 // withDefaults returns a copy with defaults filled in, or what is wrong.
 func (s Spec) withDefaults() (*Spec, error) {
+	if s.ConfigHash == "" {
+		data, err := json.Marshal(s) // as it was given: defaults may become others
+		if err != nil {
+			return nil, fmt.Errorf("hash the configuration: %w", err)
+		}
+		s.ConfigHash = fmt.Sprintf("sha256:%x", sha256.Sum256(data))
+	}
 	setDefault(&s.Workers, 1)
+	setDefault(&s.Steering, SteeringAuto)
 	setDefault(&s.Drain.Mode, lifeline.DrainHold)
 	setDefault(&s.Drain.Timeout, DefaultDrainTimeout)
 	setDefault(&s.Drain.StopTimeout, DefaultStopTimeout)
@@ -221,6 +243,8 @@ func (s *Spec) validate() error {
 		return fmt.Errorf("%w: drain mode %q is neither hold nor goaway", ErrUsage, s.Drain.Mode)
 	case s.Drain.Overflow != OverflowWait && s.Drain.Overflow != OverflowEvict:
 		return fmt.Errorf("%w: drain overflow %q is neither wait nor evict", ErrUsage, s.Drain.Overflow)
+	case s.Steering != SteeringAuto && s.Steering != SteeringQueue:
+		return fmt.Errorf("%w: steering %q is neither auto nor queue", ErrUsage, s.Steering)
 	case len(s.Listeners) == 0:
 		return fmt.Errorf("%w: no listeners", ErrUsage)
 	}

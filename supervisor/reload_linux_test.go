@@ -46,6 +46,20 @@ func TestFirstStartAndStop(t *testing.T) {
 	}
 }
 
+func TestStatusShowsWhatWasAskedForAndWhatThereIs(t *testing.T) {
+	r := newRunning(t, nil)
+	st := r.waitFor("serving", func(st *Status) bool { return r.current(st) == 1 })
+	if s := st.Steering; s.Mode != SteeringAuto || s.Tier != "queue" || s.Reason == "" {
+		t.Errorf("by default: %+v", s)
+	}
+	r.spec.Steering = SteeringQueue
+	r.mustReload()
+	st = r.waitFor("reloaded", func(st *Status) bool { return r.current(st) == 2 })
+	if s := st.Steering; s.Mode != SteeringQueue || s.Tier != "queue" || !strings.Contains(s.Reason, "configuration") {
+		t.Errorf("as configured: %+v", s)
+	}
+}
+
 func TestReloadHandsTheSocketsOver(t *testing.T) {
 	r := newRunning(t, func(r *rig) { r.script.onDrain = stays })
 	before := r.binds.Load()

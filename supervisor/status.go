@@ -36,11 +36,11 @@ type ConfigStatus struct {
 	Hash string `json:"hash"`
 }
 
-// SteeringStatus says who steers packets, and why not the kernel.
+// SteeringStatus says who steers packets.
 type SteeringStatus struct {
-	Mode   string `json:"mode"`
-	Tier   string `json:"tier"`
-	Reason string `json:"reason"`
+	Mode   string `json:"mode"`   // what the configuration asks for
+	Tier   string `json:"tier"`   // what is in use
+	Reason string `json:"reason"` // why it is not the kernel
 }
 
 // ListenerStatus is one listener with the addresses that it is bound to.
@@ -151,7 +151,7 @@ func (s *Supervisor) status() *Status {
 		Name: s.opt.Name, Version: s.opt.Version, BuildID: s.opt.BuildID, PID: s.env.getpid(), Started: s.started,
 		Stopping: s.stopping != stopNone, Reload: s.reloadStage(),
 		Config:      ConfigStatus{s.spec.ConfigPath, s.spec.ConfigHash},
-		Steering:    SteeringStatus{Mode: "queue", Tier: "queue", Reason: "this version steers by queues only"},
+		Steering:    steeringStatus(s.spec.Steering),
 		Listeners:   []ListenerStatus{},
 		Generations: []GenerationStatus{},
 		Table:       TableStatus{Capacity: usage.Capacity, Used: usage.Used, Handshaking: usage.Handshaking},
@@ -166,6 +166,15 @@ func (s *Supervisor) status() *Status {
 		gs := s.generationStatus(g)
 		st.Degraded = st.Degraded || g == s.current && gs.Missing > 0
 		st.Generations = append(st.Generations, gs)
+	}
+	return st
+}
+
+// steeringStatus describes the only tier that there is.
+func steeringStatus(mode string) SteeringStatus {
+	st := SteeringStatus{Mode: mode, Tier: "queue", Reason: "this version steers by queues only"}
+	if mode == SteeringQueue {
+		st.Reason = "the configuration asks for queues"
 	}
 	return st
 }

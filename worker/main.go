@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/shm"
@@ -133,17 +132,6 @@ func (o *Options) fill() {
 			}
 		}
 	}
-}
-
-func newLogger(welcome *lifeline.Welcome, level zap.AtomicLevel) *zap.Logger {
-	enc := zap.NewProductionEncoderConfig()
-	enc.TimeKey, enc.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(os.Stderr), level)
-	return zap.New(core).With(
-		zap.Uint32("generation", welcome.Generation),
-		zap.Uint16("slot", welcome.Slot),
-		zap.Uint32("incarnation", welcome.Incarnation),
-	)
 }
 
 // errPanic is how a panic of the program is reported.

@@ -194,14 +194,14 @@ func (w *Worker) listConns(seq uint64) error {
 // attach makes a Worker of the Welcome and its descriptors, which stay the
 // caller's.
 func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File) (_ *Worker, err error) {
-	level := zap.NewAtomicLevel()
-	log := newLogger(welcome, level)
+	style := &logStyle{level: zap.NewAtomicLevel()}
+	log := newLogger(welcome, style)
 	const fixed = 3 // segment, configuration, doorbell
 	if want := fixed + len(welcome.Peers) + len(welcome.Sockets); len(files) != want {
 		return nil, fmt.Errorf("%w: %d descriptors with the welcome, not %d", ErrProtocol, len(files), want)
 	}
 	w := &Worker{
-		life: life, welcome: *welcome, log: log, logLevel: level, bell: -1,
+		life: life, welcome: *welcome, log: log, logStyle: style, bell: -1,
 		listeners: map[string]*listener{}, byID: map[uint8]*listener{},
 		nonces: make(chan struct{}, 1), reopen: make(chan struct{}, 1), ended: make(chan struct{}),
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-quic/holdfast/connid"
@@ -22,9 +21,9 @@ type Worker struct {
 	life    *lifeline.Conn
 	welcome lifeline.Welcome
 	config  []byte
-	log     *zap.Logger
 
-	logLevel zap.AtomicLevel // of log
+	log      *zap.Logger
+	logStyle *logStyle // of log
 
 	node      *node
 	bell      int // own doorbell
@@ -88,13 +87,6 @@ func (w *Worker) Listeners() []Listener {
 // first, as tls.Config.SetSessionTicketKeys takes them. All workers of all
 // generations have the same ones.
 func (w *Worker) TicketKeys() [][32]byte { return slices.Clone(w.tickets) }
-
-// Logger returns a logger that writes JSON lines to standard error and names
-// the worker in each.
-func (w *Worker) Logger() *zap.Logger { return w.log }
-
-// SetLogLevel sets the least level that Logger writes. It begins with info.
-func (w *Worker) SetLogLevel(level zapcore.Level) { w.logLevel.SetLevel(level) }
 
 // ReopenLogs gets a value when log files are to be opened again, because
 // somebody has renamed them.

@@ -87,6 +87,27 @@ func TestStatusForPeopleIsOneGlance(t *testing.T) {
 	}
 }
 
+// A program that has its configuration inside names no file, and an older
+// supervisor no hash.
+func TestWhatHasNoNameIsADash(t *testing.T) {
+	f := fakeAdmin(t)
+	f.answer("GET /v1/status", `{"name":"own","generations":[{"id":1,"state":"current","workers":[]}]}`)
+	_, b := call(t, "status", "--runtime-dir", f.dir)
+	head, rest, _ := strings.Cut(b.out.String(), "\n")
+	if !strings.HasSuffix(head, "config - -") {
+		t.Errorf("head %q", head)
+	}
+	var row []string
+	for line := range strings.Lines(rest) {
+		if strings.Contains(line, "current") {
+			row = strings.Fields(line)
+		}
+	}
+	if len(row) < 5 || row[4] != "-" {
+		t.Errorf("generation %q", row)
+	}
+}
+
 func TestStatusJSONPassesOnWhatItDoesNotKnow(t *testing.T) {
 	f := fakeAdmin(t)
 	f.answer("GET /v1/status", fakeStatus)

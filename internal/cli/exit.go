@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +36,9 @@ func usageError(format string, args ...any) error {
 // errSilent ends a command with code 1 after its output has said why.
 var errSilent = &exitError{exitSilentFailure, errors.New("failed")}
 
-// exitCode returns the code that err stands for.
+// exitCode returns the code that err stands for. A limit that was not the
+// command's own, such as that of a worker to be ready, is no timeout: what ran
+// into it has failed.
 func exitCode(err error) int {
 	var faults config.Errors
 	e, ok := errors.AsType[*exitError](err)
@@ -50,8 +51,6 @@ func exitCode(err error) int {
 		return e.code
 	case errors.As(err, &faults), errors.Is(err, supervisor.ErrConfig):
 		return exitConfig
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, supervisor.ErrTimeout):
-		return exitTimeout
 	}
 	return exitFailed
 }

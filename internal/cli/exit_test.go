@@ -1,13 +1,17 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-quic/holdfast/supervisor"
 )
 
 func TestWrongUsageIsTwo(t *testing.T) {
@@ -93,6 +97,16 @@ func TestRefusalsHaveTheCodeOfTheirKind(t *testing.T) {
 			t.Errorf("%s: exit code %d, expected %d", code, got, want)
 		}
 		oneReason(t, b, "the reason")
+	}
+}
+
+// A worker that is not ready in time fails its generation; nothing that the
+// user waited for has timed out.
+func TestALimitInsideIsAFailure(t *testing.T) {
+	for _, inside := range []error{supervisor.ErrTimeout, context.DeadlineExceeded} {
+		if got := exitCode(fmt.Errorf("no generation could be started: %w", inside)); got != exitFailed {
+			t.Errorf("%v: exit code %d", inside, got)
+		}
 	}
 }
 

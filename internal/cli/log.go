@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/holdfast-quic/holdfast/config"
+	"github.com/holdfast-quic/holdfast/internal/logline"
 )
 
 // logOptions say how a process logs.
@@ -34,21 +35,8 @@ func newLogger(o logOptions) (*logger, error) {
 	if err := l.sink.reopen(); err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	l.Logger = zap.New(zapcore.NewCore(logEncoder(o.Format), l.sink, l.level))
+	l.Logger = zap.New(zapcore.NewCore(logline.Encoder(o.Format), l.sink, l.level))
 	return l, nil
-}
-
-func logEncoder(format string) zapcore.Encoder {
-	c := zapcore.EncoderConfig{
-		TimeKey: "time", LevelKey: "level", NameKey: "logger", MessageKey: "msg", StacktraceKey: "stack",
-		EncodeTime: zapcore.RFC3339NanoTimeEncoder, EncodeLevel: zapcore.LowercaseLevelEncoder,
-		EncodeDuration: zapcore.StringDurationEncoder,
-	}
-	if format == "console" {
-		c.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-		return zapcore.NewConsoleEncoder(c)
-	}
-	return zapcore.NewJSONEncoder(c)
 }
 
 func (l *logger) setLevel(level string) error {

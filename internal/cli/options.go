@@ -22,9 +22,10 @@ const minProcs = 2
 // payload is what a worker gets. It holds private keys.
 type payload struct {
 	Gateway gateway.Options `json:"gateway"`
-	// LogLevel and LogPath are of the log that the supervisor writes too.
-	LogLevel string `json:"log_level"`
-	LogPath  string `json:"log_path"` // where standard error goes
+	// Those of the log that the supervisor writes too.
+	LogLevel  string `json:"log_level"`
+	LogFormat string `json:"log_format"`
+	LogPath   string `json:"log_path"` // where standard error goes
 }
 
 // spec turns a configuration into what the supervisor runs. It makes the
@@ -35,7 +36,7 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(payload{Gateway: options, LogLevel: c.Log.Level, LogPath: c.Log.Path})
+	data, err := json.Marshal(payload{Gateway: options, LogLevel: c.Log.Level, LogFormat: c.Log.Format, LogPath: c.Log.Path})
 	if err != nil {
 		return nil, fmt.Errorf("encode worker payload: %w", err)
 	}
@@ -49,6 +50,7 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 		Payload:    data,
 		Workers:    c.WorkerCount(),
 		MaxProcs:   procs(c.WorkerCount()),
+		Steering:   c.Steering,
 		Drain: supervisor.DrainSpec{
 			Mode:           c.Drain.Mode,
 			Timeout:        c.DrainTimeout(),

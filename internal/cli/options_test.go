@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-quic/holdfast/config"
+	"github.com/holdfast-quic/holdfast/supervisor"
 )
 
 func TestBuiltinConfigurationBecomesAGateway(t *testing.T) {
@@ -37,7 +38,7 @@ listeners:
 routes: [{path: /, respond: {}}]
 drain: {timeout: 2h, grace: 0s}
 liveness: {timeout: 0s}
-log: {level: warn}
+log: {level: warn, format: console}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -56,8 +57,11 @@ log: {level: warn}
 	if err := json.Unmarshal(s.Payload, &p); err != nil {
 		t.Fatal(err)
 	}
-	if p.LogLevel != "warn" {
-		t.Errorf("workers log from %q on", p.LogLevel)
+	if p.LogLevel != "warn" || p.LogFormat != "console" {
+		t.Errorf("workers log from %q on in the form %q", p.LogLevel, p.LogFormat)
+	}
+	if s.Steering != supervisor.SteeringAuto {
+		t.Errorf("steering %q", s.Steering)
 	}
 	if s, err = spec(config.Builtin(), t.TempDir()); err != nil || s.Drain.Grace != 5*time.Second || s.Liveness != 30*time.Second {
 		t.Errorf("defaults: %v, grace %v, liveness %v", err, s.Drain.Grace, s.Liveness)

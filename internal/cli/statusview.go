@@ -14,8 +14,12 @@ import (
 
 // printStatus writes the status for people.
 func printStatus(w io.Writer, s *admin.Status, now time.Time) {
+	path := s.Config.Path
+	if path == "" {
+		path = "-" // of a program that has its configuration inside
+	}
 	fmt.Fprintf(w, "%s  holdfast %s  pid %d  up %s  config %s %s\n", s.Name, s.Version, s.PID,
-		age(now.Sub(s.Started)), s.Config.Path, shortHash(s.Config.Hash))
+		age(now.Sub(s.Started)), path, shortHash(s.Config.Hash))
 	for i := range s.Listeners {
 		l := &s.Listeners[i]
 		fmt.Fprintf(w, "listener %s ", l.Name)
@@ -125,6 +129,9 @@ func age(d time.Duration) string {
 
 // shortHash is enough of a hash to tell two configurations apart.
 func shortHash(h string) string {
+	if h == "" {
+		return "-"
+	}
 	h = strings.TrimPrefix(h, "sha256:")
 	return h[:min(len(h), 10)]
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"github.com/holdfast-quic/holdfast/config"
 	"github.com/holdfast-quic/holdfast/gateway"
 	"github.com/holdfast-quic/holdfast/internal/build"
+	"github.com/holdfast-quic/holdfast/internal/logline"
 	"github.com/holdfast-quic/holdfast/worker"
 )
 
@@ -40,6 +42,9 @@ func serve(ctx context.Context, w *worker.Worker) error {
 		return err
 	}
 	w.SetLogLevel(level)
+	if err := w.SetLogFormat(cmp.Or(p.LogFormat, logline.JSON)); err != nil {
+		return err
+	}
 	if p.LogPath != config.LogStderr {
 		// The logger, the runtime and other people's packages write to
 		// standard error; all of it belongs into the log.
