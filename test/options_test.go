@@ -1,12 +1,18 @@
 package test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-quic/holdfast/test/kit"
 )
@@ -106,4 +112,41 @@ func with(c kit.Config, sections map[string]map[string]string) kit.Config {
 		c = c.With(name, "{"+strings.Join(parts, ", ")+"}")
 	}
 	return c
+}
+
+// The log has one form, whoever writes a line: here the supervisor at the
+// start, and a worker about an upstream that is not there.
+func TestWorkersLogInTheFormatOfTheConfiguration(t *testing.T) {
+	for _, format := range []string{"json", "console"} {
+		t.Run(format, func(t *testing.T) {
+			route := fmt.Sprintf("{path: /dead/, proxy: {upstreams: [\"http://127.0.0.1:%d\"]}}", kit.FreePort(t, "127.0.0.1"))
+			c := kit.Config{Workers: 1, Routes: []string{route}}.
+				With("log", fmt.Sprintf("{format: %s}", format)).With("access_log", "{path: off}")
+			in := startWith(t, c)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if r, err := dial(t, in.Client()).Get(ctx, "/dead/"); err != nil || r.Status != http.StatusBadGateway {
+				t.Fatalf("status %d, %v", r.Status, err)
+			}
+			seen := map[string]bool{"supervisor started": false, "upstream failed": false}
+			kit.Eventually(t, 5*time.Second, "both have logged", func() error {
+				for line := range strings.Lines(in.Log()) {
+					for message := range seen {
+						if strings.Contains(line, message) {
+							seen[message] = true
+							if json.Valid([]byte(line)) != (format == "json") {
+								t.Fatalf("line %q", line)
+							}
+						}
+					}
+				}
+				for message, ok := range seen {
+					if !ok {
+						return errors.New(message)
+					}
+				}
+				return nil
+			})
+		})
+	}
 }
