@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +15,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check --config FILE",
 		Short: "Validate a configuration",
 		Long: "Reads a configuration and reports every fault with file, line and column, what was found and what was expected. " +
-			"It binds, creates and changes nothing. The exit code is 3 when there is a fault.",
+			"It binds, creates and changes nothing. The exit code is 3 when there is a fault. Certificates that have expired, or " +
+			"are about to, are warned about and are no fault.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if path == "" {
@@ -23,6 +25,9 @@ func (a *app) checkCommand() *cobra.Command {
 			conf, err := config.Load(path)
 			if err != nil {
 				return err
+			}
+			for _, w := range conf.Warnings(time.Now()) {
+				fmt.Fprintf(a.err, "holdfast: warning: %s\n", w)
 			}
 			fmt.Fprintf(a.out, "%s: valid (%s, %s)\n", path, count(len(conf.Listeners), "listener"), count(len(conf.Routes), "route"))
 			return nil

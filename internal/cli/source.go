@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"time"
+
+	"go.uber.org/zap"
+
 	"github.com/holdfast-quic/holdfast/config"
 	"github.com/holdfast-quic/holdfast/supervisor"
 )
@@ -51,6 +55,9 @@ func (s *source) spec() (*supervisor.Spec, error) {
 	if s.log != nil {
 		if err := s.log.setLevel(c.Log.Level); err != nil {
 			return nil, err
+		}
+		for _, w := range c.Warnings(time.Now()) {
+			s.log.Warn(w.Text, zap.String("file", w.File))
 		}
 	}
 	return spec(c, s.stateDir)
