@@ -191,7 +191,7 @@ type Respond struct {
 
 // Files serves a directory.
 type Files struct {
-	Root string `yaml:"root"` // absolute
+	Root string `yaml:"root"` // absolute, unless Builtin
 }
 
 // Proxy passes requests on.

@@ -110,13 +110,25 @@ func TestBuiltin(t *testing.T) {
 	for _, r := range c.Routes {
 		routes = append(routes, r.Path)
 	}
-	if strings.Join(routes, " ") != "/ /whoami /speedtest" {
+	if strings.Join(routes, " ") != "/ /files/ /api/ /whoami /speedtest" {
 		t.Error(routes)
 	}
-	if d := mustParse(t, string(BuiltinYAML())); d.Hash() != c.Hash() {
-		t.Error("what is printed is not what is served")
+	if !c.Routes[1].Files.Builtin() {
+		t.Errorf("files come from %s", c.Routes[1].Files.Root)
 	}
-	if d, err := FromPayload(c.Payload()); err != nil || d.Hash() != c.Hash() {
+	if d, err := FromPayload(c.Payload()); err != nil || d.Hash() != c.Hash() || !d.Routes[1].Files.Builtin() {
 		t.Error(err)
+	}
+	// As a file it is valid too, and serves the directory beside it.
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "site"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Parse(filepath.Join(dir, "gw.yaml"), BuiltinYAML())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Hash() != c.Hash() || d.Routes[1].Files.Builtin() || d.Routes[1].Files.Root != filepath.Join(dir, "site") {
+		t.Errorf("hash %s, files from %s", d.Hash(), d.Routes[1].Files.Root)
 	}
 }

@@ -9,9 +9,13 @@ import (
 	"syscall"
 )
 
-// newFiles serves the directory below the route's path.
+// newFiles serves the directory, or the example, below the route's path.
 func newFiles(prefix string, o *Files) http.Handler {
-	files := http.StripPrefix(strings.TrimSuffix(prefix, "/"), http.FileServerFS(siteFS{o.Root}))
+	var site fs.FS = siteFS{o.Root}
+	if o.Example {
+		site = exampleSite()
+	}
+	files := http.StripPrefix(strings.TrimSuffix(prefix, "/"), http.FileServerFS(site))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")

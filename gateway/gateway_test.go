@@ -139,6 +139,15 @@ func TestFilesStayInsideTheirDirectory(t *testing.T) {
 	}
 }
 
+func TestExampleNeedsNoDirectory(t *testing.T) {
+	h := newFiles("/files/", &Files{Root: "/nowhere", Example: true})
+	for path, want := range map[string]int{"/files/": 200, "/files/none": 404, "/files/../go.mod": 404} {
+		if got := serveLocally(h, http.MethodGet, path); got != want {
+			t.Errorf("GET %s answered %d, expected %d", path, got, want)
+		}
+	}
+}
+
 func TestCertificateIsChosenByServerName(t *testing.T) {
 	o := testOptions(t, Route{Path: "/", Respond: &Respond{}})
 	o.Listeners[0].Certificates = append(o.Listeners[0].Certificates, testCertificate(t, "other.example"))

@@ -80,7 +80,8 @@ type Respond struct {
 
 // Files serves the directory Root, and nothing outside of it.
 type Files struct {
-	Root string `json:"root"`
+	Root    string `json:"root"`
+	Example bool   `json:"example,omitempty"` // in place of Root, a page that is part of the program
 }
 
 // Proxy passes requests on to the upstreams in turn.

@@ -93,22 +93,10 @@ func TestReadmeProgram(t *testing.T) {
 	cmd.Dir = dir
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-
+	startProgram(t, cmd)
 	client := admin.New(filepath.Join(dir, "run", "admin.sock"))
 	defer client.Close()
-	kit.Eventually(t, 20*time.Second, "the program serves", func() error {
-		s, err := client.Status(t.Context())
-		if err == nil && s.Current() == nil {
-			err = fmt.Errorf("generations %+v", s.Generations)
-		}
-		return err
-	})
+	awaitCurrent(t, client)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	conn, err := quic.DialAddr(ctx, "127.0.0.1:"+port, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"echo"}}, nil)
@@ -151,12 +139,7 @@ func TestReadmeProgram(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("it ended with %v: %s", err, out.String())
-		}
-	case <-time.After(15 * time.Second):
-		t.Fatal("it does not stop")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v: %s", err, out.String())
 	}
 }

@@ -166,7 +166,7 @@ func gatewayRoute(r *config.Route) gateway.Route {
 	case r.Respond != nil:
 		out.Respond = &gateway.Respond{Status: r.Respond.Status, Body: r.Respond.Body, Headers: r.Respond.Headers}
 	case r.Files != nil:
-		out.Files = &gateway.Files{Root: r.Files.Root}
+		out.Files = &gateway.Files{Root: r.Files.Root, Example: r.Files.Builtin()}
 	case r.Proxy != nil:
 		out.Proxy = &gateway.Proxy{Upstreams: r.Proxy.Upstreams}
 	case r.Whoami != nil:
