@@ -9,7 +9,9 @@ import (
 	"github.com/holdfast-quic/holdfast/connid"
 )
 
-// benchSizes are numbers of live entries; the table has at least twice as many.
+// benchSizes are numbers of live entries; the table has at least twice as many,
+// and so many that a benchmark which inserts for seconds on end does not meet
+// two full buckets by chance.
 var benchSizes = []int{1_000, 100_000, 1_000_000}
 
 func benchID(i int) connid.ID {
@@ -26,7 +28,7 @@ func benchID(i int) connid.ID {
 // benchTable returns a mapped table with n established entries of one owner.
 func benchTable(b *testing.B, n int) (*Table, Owner) {
 	b.Helper()
-	g := Geometry{Slots: 256, TableEntries: 16, Lanes: 1, LaneBytes: pageBytes}
+	g := Geometry{Slots: 256, TableEntries: 1 << 14, Lanes: 1, LaneBytes: pageBytes}
 	for g.TableEntries < 2*n {
 		g.TableEntries *= 2
 	}
@@ -132,6 +134,20 @@ func BenchmarkTableLookupMiss(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkRandomRead is what a look-up in a large table can be compared with:
+// one read of one word of the table at random, whose place depends on the word
+// read before, so that it cannot begin before that one has come.
+func BenchmarkRandomRead(b *testing.B) {
+	t, _ := benchTable(b, 1_000_000)
+	at := uint64(1)
+	for b.Loop() {
+		at = at*0x9e3779b97f4a7c15 + 1 + uint64(t.bucket(at>>20&t.mask).meta(0))&1
+	}
+	if at == 0 {
+		b.Log(at)
 	}
 }
 
