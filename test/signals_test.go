@@ -45,32 +45,6 @@ func TestOtherSignalsAreIgnored(t *testing.T) {
 	}
 }
 
-// C062: a signal in the first moments does not kill the supervisor. Before the
-// Go runtime has come to the program's first line no handler can be there; from
-// then on there is one.
-func TestEarlySignalsDoNotKill(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2} {
-		for delay := 60 * time.Millisecond; delay <= 200*time.Millisecond; delay += kit.Scale(70*time.Millisecond, 5*time.Millisecond) {
-			t.Run(fmt.Sprintf("%v after %v", sig, delay), func(t *testing.T) {
-				in := kit.Prepare(t, kit.Options{Config: kit.Config{Workers: 1}})
-				in.Launch()
-				kit.Every(delay, delay, func(int) bool { return true })
-				in.Signal(sig)
-				select {
-				case <-in.Exited():
-					if in.Log() == "" && delay < 200*time.Millisecond {
-						t.Log("the process had not come to its first line")
-						return
-					}
-				case <-time.After(100 * time.Millisecond):
-				}
-				in.AwaitReady()
-				whoami(t, dial(t, in.Client()))
-			})
-		}
-	}
-}
-
 // C063: logs can be reopened at any moment, and then everybody writes to the
 // new file.
 func TestLogsCanBeReopenedDuringReloads(t *testing.T) {

@@ -25,12 +25,26 @@ type app struct {
 // code.
 func Main(args []string) int {
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
-	if len(args) > 0 && args[0] == "run" {
+	if isRun(args) {
 		// Before anything else: a reload that is asked for this early must
 		// not end the process.
 		a.signals = supervisor.CatchSignals()
 	}
 	return a.main(context.Background(), args)
+}
+
+// isRun reports whether a command line is that of run, without the time that
+// it takes to make the commands: flags may come first, each with its value.
+func isRun(args []string) bool {
+	for i := 0; i < len(args); i++ {
+		if !strings.HasPrefix(args[i], "-") {
+			return args[i] == "run"
+		}
+		if !strings.Contains(args[i], "=") {
+			i++
+		}
+	}
+	return false
 }
 
 func (a *app) main(ctx context.Context, args []string) int {

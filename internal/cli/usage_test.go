@@ -93,3 +93,16 @@ func TestStatusThatTakesTooLongNamesItsLimit(t *testing.T) {
 	}
 	oneReason(t, b, "50ms")
 }
+
+// run is known by its name wherever it stands, since it catches signals before
+// its command line is parsed.
+func TestRunIsKnownEarly(t *testing.T) {
+	for line, want := range map[string]bool{
+		"run": true, "run --config x": true, "--name edge run": true, "--name=edge run -c x": true, "-c x run": true,
+		"": false, "reload": false, "reload --name run": false, "--name run reload": false, "help run": false, "-h": false,
+	} {
+		if got := isRun(strings.Fields(line)); got != want {
+			t.Errorf("holdfast %s: %v", line, got)
+		}
+	}
+}
