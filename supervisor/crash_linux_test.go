@@ -311,7 +311,7 @@ func TestDrainOrderAndCancel(t *testing.T) {
 		code, _ := r.call("POST", "/v1/drain", map[string]any{"generation": generation, "cancel": cancel})
 		return code
 	}
-	if a, b, c, d := order(1, false), order(1, true), order(2, false), order(9, false); a != 200 || b != 200 || c != 400 || d != 404 {
+	if a, b, c, d := order(1, false), order(1, true), order(2, false), order(9, false); a != 200 || b != 200 || c != 409 || d != 404 {
 		t.Errorf("drain: %d %d %d %d", a, b, c, d)
 	}
 	r.waitFor("orders", func(*Status) bool { return strings.Join(modes(), " ") == "hold goaway hold" })

@@ -38,7 +38,8 @@ type env struct {
 
 // command is how to start a worker.
 type command struct {
-	path   string
+	path   string   // of the file to run
+	name   string   // that the process sees itself called by
 	args   []string // without the name
 	env    []string
 	noFile uint64 // limit of open files; 0 = as inherited

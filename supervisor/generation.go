@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -29,7 +30,9 @@ type generation struct {
 	wants   []wanted
 	members []*member
 	payload *os.File
-	alive   int // processes that have not been reaped
+	image   *image // that its workers run; held
+	self    *image // that the supervisor runs while it is current; held
+	alive   int    // processes that have not been reaped
 
 	// The drain order in force; what the supervisor wants, whatever the
 	// workers have made of it.
@@ -101,7 +104,7 @@ func (g *generation) every(ok func(*worker) bool) bool {
 
 // startGeneration makes the generation of an operation and starts its
 // processes. What fails here fails the operation.
-func (s *Supervisor) startGeneration(op *reloadOp, wants []wanted) {
+func (s *Supervisor) startGeneration(op *operation, wants []wanted) {
 	spec := op.spec
 	g := &generation{
 		id: s.nextGeneration, spec: spec, since: time.Now(), wants: wants,
@@ -112,11 +115,16 @@ func (s *Supervisor) startGeneration(op *reloadOp, wants []wanted) {
 		g.members = append(g.members, &member{index: i})
 	}
 	s.generations = append(s.generations, g)
-	s.incoming, op.gen = g, g
+	s.incoming, op.gen, op.Generation = g, g, g.id
+	s.stage(op, StageStarting)
 	s.log.Info("generation starting", zap.Uint32("generation", uint32(g.id)), zap.Int("workers", spec.Workers), zap.String("config_hash", spec.ConfigHash))
 	s.hub.publish("generation", generationNews{g.id, g.state.String(), ""})
 	var err error
-	if g.payload, err = sealedFile("holdfast-config", spec.Payload); err == nil {
+	if g.image, err = s.workerImage(op); err == nil {
+		g.self = cmp.Or(op.self, s.self).hold()
+		err = s.openPayload(g)
+	}
+	if err == nil {
 		err = s.bindEarly(g)
 	}
 	if err == nil {
@@ -134,6 +142,12 @@ func (s *Supervisor) startGeneration(op *reloadOp, wants []wanted) {
 		s.generationEvent(g, genStepFailed)
 		s.settle(g)
 	}
+}
+
+// openPayload puts the payload where workers find it.
+func (s *Supervisor) openPayload(g *generation) (err error) {
+	g.payload, err = sealedFile("holdfast-config", g.spec.Payload)
+	return err
 }
 
 // bindEarly binds what nobody receives yet, so that the workers have sockets
@@ -272,6 +286,8 @@ func (s *Supervisor) retire(g *generation) {
 	if g.payload != nil {
 		g.payload.Close()
 	}
+	g.image.release()
+	g.self.release()
 	s.removeGeneration(g)
 	s.reconcile()
 	if s.op != nil && s.op.waiting {

@@ -41,7 +41,7 @@ type (
 	}
 	exitEvent   struct{ w *worker }
 	loadedEvent struct {
-		op   *reloadOp
+		op   *operation
 		spec *Spec
 		err  error
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -41,22 +40,16 @@ func startChild(c command, lifelineEnd *os.File) (process, error) {
 		return nil, err
 	}
 	defer null.Close()
-	path := c.path
-	if !strings.Contains(path, "/") {
-		if path, err = exec.LookPath(path); err != nil {
-			return nil, err
-		}
-	}
-	pid, err := forkExec(path, c, []*os.File{null, os.Stdout, os.Stderr, lifelineEnd})
+	pid, err := forkExec(c, []*os.File{null, os.Stdout, os.Stderr, lifelineEnd})
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
+		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		// Not reaped yet, so the number is still the child's.
 		_ = unix.Kill(pid, unix.SIGKILL)
 		_, _ = unix.Wait4(pid, nil, 0, nil)
-		return nil, fmt.Errorf("watch %s: pidfd_open: %w", path, err)
+		return nil, fmt.Errorf("watch %s: pidfd_open: %w", c.name, err)
 	}
 	p := &child{pid: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
 	if c.noFile > 0 {
@@ -80,7 +73,7 @@ func keepDescriptors() error {
 	return os.NewSyscallError("close_range", err)
 }
 
-func forkExec(path string, c command, files []*os.File) (int, error) {
+func forkExec(c command, files []*os.File) (int, error) {
 	fds := make([]uintptr, len(files))
 	for i, f := range files {
 		raw, err := f.SyscallConn()
@@ -94,7 +87,7 @@ func forkExec(path string, c command, files []*os.File) (int, error) {
 		}
 	}
 	defer runtime.KeepAlive(files)
-	return syscall.ForkExec(path, append([]string{path}, c.args...), &syscall.ProcAttr{
+	return syscall.ForkExec(c.path, append([]string{c.name}, c.args...), &syscall.ProcAttr{
 		Env:   c.env,
 		Files: fds,
 		// Its own process group: Ctrl-C in a terminal reaches the supervisor
@@ -181,40 +174,14 @@ func reapOthers(reaped func(pid int, end exit)) {
 	}
 }
 
-// workerCommand returns how to start a worker: argv, or this very binary with
-// the argument "worker".
-func workerCommand(argv []string, noFile uint64) (command, error) {
-	c := command{env: workerEnviron(os.Environ()), noFile: noFile}
-	if len(argv) > 0 {
-		c.path, c.args = argv[0], argv[1:]
-		return c, nil
+// workerCommand returns how to start a worker of a generation: what its Spec
+// says, or its image with the argument "worker".
+func workerCommand(img *image, spec *Spec) command {
+	c := command{path: img.runnable(), name: img.path, args: []string{"worker"}, env: workerEnviron(os.Environ()), noFile: spec.NoFile}
+	if len(spec.Command) > 0 {
+		c.name, c.args = spec.Command[0], spec.Command[1:]
 	}
-	path, err := ownBinary()
-	if err != nil {
-		return command{}, err
-	}
-	c.path, c.args = path, []string{"worker"}
-	return c, nil
-}
-
-// ownBinary returns a path that runs the image of this process, even after
-// the file was replaced or removed: workers of one generation are all of one
-// binary. The file's own path is nicer in process lists, so that is used as
-// long as it still is the same file.
-func ownBinary() (string, error) {
-	const running = "/proc/self/exe"
-	image, err := os.Stat(running)
-	if err != nil {
-		return os.Executable()
-	}
-	path, err := os.Executable()
-	if err != nil {
-		return running, nil
-	}
-	if file, err := os.Stat(path); err != nil || !os.SameFile(image, file) {
-		return running, nil
-	}
-	return path, nil
+	return c
 }
 
 // workerEnviron removes what is meant for the supervisor alone: a worker must

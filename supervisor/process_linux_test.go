@@ -66,10 +66,12 @@ func startTestChild(t *testing.T, what string, noFile uint64) (*lifeline.Conn, p
 	t.Setenv("NOTIFY_SOCKET", "/run/systemd/notify")
 	t.Setenv("WATCHDOG_USEC", "1")
 	t.Setenv("LISTEN_FDS", "3")
-	c, err := workerCommand([]string{"/proc/self/exe"}, noFile)
+	img, err := ownImage()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(img.release)
+	c := workerCommand(img, &Spec{Command: []string{"/proc/self/exe"}, NoFile: noFile})
 	p, err := startChild(c, end)
 	if err != nil {
 		t.Fatal(err)
@@ -151,9 +153,12 @@ func TestMissingProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end.Close()
-	for _, path := range []string{"/no/such/program", "no-such-program"} {
-		if _, err := startChild(command{path: path}, end); err == nil || !strings.Contains(err.Error(), "no-such-program") && !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: %v", path, err)
+	if _, err := startChild(command{path: "/no/such/program", name: "/no/such/program"}, end); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
+		t.Errorf("error %v", err)
+	}
+	for _, name := range []string{"/no/such/program", "no-such-program"} {
+		if _, err := openCommand([]string{name}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -3,68 +3,63 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 )
 
-// reloadOp is one start of a generation: the first one, or a reload on behalf
-// of everybody who asked for it before its configuration was read.
-type reloadOp struct {
-	first   bool
-	spec    *Spec
-	gen     *generation
-	waiting bool // for draining generations to end
-	stale   bool // asked for again while waiting: read the configuration again
-	waiters []chan<- error
-}
-
 // requestReload starts a reload or joins the one that comes next. The waiter,
-// if any, has room for one result.
-func (s *Supervisor) requestReload(waiter chan<- error) {
+// if any, has room for one result. Nil says that the service is stopping.
+func (s *Supervisor) requestReload(waiter chan<- error) *operation {
 	if s.stopping != stopNone {
 		if waiter != nil {
 			waiter <- ErrStopping
 		}
-		return
+		return nil
 	}
-	op := s.pending
-	switch {
-	case s.op != nil && s.op.waiting && !s.op.first:
+	var op *operation
+	if s.op != nil && s.op.waiting && s.op.Kind == OperationReload {
 		op = s.op
 		op.stale = true
+	} else if i := slices.IndexFunc(s.queue, func(o *operation) bool { return o.Kind == OperationReload }); i >= 0 {
+		op = s.queue[i]
+	}
+	if op == nil {
+		op = s.newOperation(OperationReload)
+		s.queue = append(s.queue, op)
+	} else {
+		op.Merged++
 		s.counts.reloadsMerged++
-	case op != nil:
-		s.counts.reloadsMerged++
-	default:
-		op = &reloadOp{}
-		s.pending = op
 	}
 	if waiter != nil {
 		op.waiters = append(op.waiters, waiter)
 	}
 	s.nextOp()
+	return op
 }
 
-// nextOp begins what is pending, if nothing is under way and the minimum
-// interval has passed.
+// nextOp begins what waits longest, if nothing is under way. A reload has to
+// keep the minimum interval too.
 func (s *Supervisor) nextOp() {
-	if s.pending == nil || s.op != nil || s.stopping != stopNone {
+	if len(s.queue) == 0 || s.op != nil || s.stopping != stopNone {
 		return
 	}
-	if wait := s.spec.MinInterval - time.Since(s.lastReload); wait > 0 && !s.lastReload.IsZero() {
-		s.minTimer.stop()
-		s.minTimer = s.after(wait, s.nextOp)
-		return
+	op := s.queue[0]
+	if op.Kind == OperationReload {
+		if wait := s.spec.MinInterval - time.Since(s.lastReload); wait > 0 && !s.lastReload.IsZero() {
+			s.minTimer.stop()
+			s.minTimer = s.after(wait, s.nextOp)
+			return
+		}
+		s.lastReload = time.Now()
 	}
-	op := s.pending
-	s.pending = nil
-	s.lastReload = time.Now()
+	s.queue = slices.Delete(s.queue, 0, 1)
 	s.begin(op)
 }
 
 // begin makes op the one that is under way.
-func (s *Supervisor) begin(op *reloadOp) {
+func (s *Supervisor) begin(op *operation) {
 	s.op = op
 	if op.spec != nil {
 		s.prepare(op)
@@ -74,14 +69,15 @@ func (s *Supervisor) begin(op *reloadOp) {
 }
 
 // loadAside reads the configuration without holding up the loop.
-func (s *Supervisor) loadAside(op *reloadOp) {
+func (s *Supervisor) loadAside(op *operation) {
+	s.stage(op, StageLoading)
 	s.background.Go(func() {
 		spec, err := s.load()
 		s.post(loadedEvent{op, spec, err})
 	})
 }
 
-func (s *Supervisor) loaded(op *reloadOp, spec *Spec, err error) {
+func (s *Supervisor) loaded(op *operation, spec *Spec, err error) {
 	if s.op != op {
 		return // the service is stopping
 	}
@@ -94,13 +90,14 @@ func (s *Supervisor) loaded(op *reloadOp, spec *Spec, err error) {
 }
 
 // prepare starts the generation as soon as there is room for it.
-func (s *Supervisor) prepare(op *reloadOp) {
+func (s *Supervisor) prepare(op *operation) {
 	if key := restartKey(s.spec, op.spec); key != "" {
 		s.finishOp(restartNeeded(key))
 		return
 	}
 	s.hintLanes(op.spec)
 	if op.waiting = !s.hasRoom(op.spec.Drain); op.waiting {
+		s.stage(op, StageRoom)
 		return
 	}
 	if op.stale {
@@ -199,24 +196,40 @@ func (s *Supervisor) finishOp(err error) {
 	op := s.op
 	s.op = nil
 	switch {
-	case err == nil && !op.first:
-		s.counts.reloadsOK++
-		s.hub.publish("reload", reloadNews{"ok", uint32(op.gen.id), ""})
-	case err != nil && !op.first:
-		s.counts.reloadsFailed++
-		s.log.Error("reload failed; the serving generation is untouched", zap.String("reason", oneLine(err)))
-		s.fail("reload", err)
-		s.hub.publish("reload", reloadNews{"failed", 0, oneLine(err)})
-	case err != nil:
+	case err == nil:
+		s.succeeded(op)
+	case op.Kind == OperationStart:
 		s.startFailed(err)
+	default:
+		s.failed(op, err)
 	}
 	if err != nil {
 		s.reconcile() // forget listeners that only it knew
 	}
-	for _, waiter := range op.waiters {
-		waiter <- err
-	}
+	s.end(op, err)
 	s.after(0, s.nextOp)
+}
+
+func (s *Supervisor) succeeded(op *operation) {
+	switch op.Kind {
+	case OperationReload:
+		s.counts.reloadsOK++
+		s.hub.publish("reload", reloadNews{"ok", uint32(op.Generation), ""})
+	case OperationUpgrade:
+		s.counts.upgradesOK++
+	}
+}
+
+func (s *Supervisor) failed(op *operation, err error) {
+	switch op.Kind {
+	case OperationReload:
+		s.counts.reloadsFailed++
+		s.hub.publish("reload", reloadNews{"failed", 0, oneLine(err)})
+	case OperationUpgrade:
+		s.counts.upgradesFailed++
+	}
+	s.log.Error(op.Kind+" failed; the serving generation is untouched", zap.Uint64("operation", op.ID), zap.String("reason", oneLine(err)))
+	s.fail(op.Kind, err)
 }
 
 // startFailed tries the first generation again, unless that makes no sense or
@@ -248,7 +261,7 @@ func (s *Supervisor) startFailed(err error) {
 
 func (s *Supervisor) startAgain() {
 	if s.stopping == stopNone {
-		s.begin(&reloadOp{first: true})
+		s.begin(unnumbered(OperationStart))
 	}
 }
 

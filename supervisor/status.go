@@ -28,6 +28,8 @@ type Status struct {
 	Slots       SlotsStatus        `json:"slots"`
 	Counters    CountersStatus     `json:"counters"`
 	LastFailure *Failure           `json:"last_failure"`
+	Program     string             `json:"program"`    // what an upgrade runs when none is named
+	Operations  []Operation        `json:"operations"` // under way, and the last that ended; oldest first
 }
 
 // ConfigStatus names a configuration.
@@ -132,6 +134,7 @@ type CountersStatus struct {
 	ReloadsMerged  uint64   `json:"reloads_merged"`
 	UpgradesOK     uint64   `json:"upgrades_ok"`
 	UpgradesFailed uint64   `json:"upgrades_failed"`
+	UpgradesMerged uint64   `json:"upgrades_merged"`
 	WorkerCrashes  uint64   `json:"worker_crashes"`
 	Rollbacks      uint64   `json:"rollbacks"`
 }
@@ -139,7 +142,7 @@ type CountersStatus struct {
 // Failure is the last thing that was asked for and could not be done.
 type Failure struct {
 	When   time.Time `json:"when"`
-	What   string    `json:"what"` // reload or start
+	What   string    `json:"what"` // start, or the kind of an operation
 	Reason string    `json:"reason"`
 }
 
@@ -158,6 +161,8 @@ func (s *Supervisor) status() *Status {
 		Slots:       SlotsStatus{Capacity: s.seg.Geometry().Slots, Used: s.seg.Geometry().Slots - free},
 		Counters:    s.counters(),
 		LastFailure: s.lastFailure,
+		Program:     s.program,
+		Operations:  s.operationList(),
 	}
 	for _, l := range s.sockets.all() {
 		st.Listeners = append(st.Listeners, listenerStatus(l))
@@ -181,7 +186,7 @@ func steeringStatus(mode string) SteeringStatus {
 
 func (s *Supervisor) reloadStage() string {
 	switch {
-	case s.op == nil:
+	case s.op == nil || s.op.Kind != OperationStart && s.op.Kind != OperationReload:
 		return "idle"
 	case s.op.waiting:
 		return "waiting"
@@ -280,7 +285,8 @@ func (s *Supervisor) counters() CountersStatus {
 		QUICAccepted: t[shm.QUICAccepted], TCPAccepted: t[shm.TCPAccepted], TableFull: t[shm.TableFull], SendErrors: t[shm.SendErrors],
 		QueueDelay: slices.Clone(t[shm.QueueDelay : shm.QueueDelay+shm.QueueDelayBuckets]),
 		ReloadsOK:  s.counts.reloadsOK, ReloadsFailed: s.counts.reloadsFailed, ReloadsMerged: s.counts.reloadsMerged,
-		WorkerCrashes: s.counts.crashes,
+		UpgradesOK: s.counts.upgradesOK, UpgradesFailed: s.counts.upgradesFailed, UpgradesMerged: s.counts.upgradesMerged,
+		WorkerCrashes: s.counts.crashes, Rollbacks: s.counts.rollbacks,
 	}
 	for name, counter := range drops {
 		c.PacketsDropped[name] = t[counter]

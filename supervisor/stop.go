@@ -28,12 +28,10 @@ func (s *Supervisor) stop(kind stopKind) {
 	if s.op != nil {
 		s.finishOp(ErrStopping)
 	}
-	if p := s.pending; p != nil {
-		s.pending = nil
-		for _, waiter := range p.waiters {
-			waiter <- ErrStopping
-		}
+	for _, op := range s.queue {
+		s.end(op, ErrStopping)
 	}
+	s.queue = nil
 	s.minTimer.stop()
 	s.current = nil
 	for _, g := range slices.Clone(s.generations) {

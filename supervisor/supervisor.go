@@ -51,13 +51,18 @@ type Supervisor struct {
 	nextGeneration  shm.Generation
 	nextIncarnation shm.Incarnation
 
-	op         *reloadOp // first start or reload under way
-	pending    *reloadOp // the one that comes next
-	lastReload time.Time // start of the last one
-	startTries int
-	startBack  backoff
-	orphan     int // process that the start waits for, as it was last logged
-	minTimer   *timer
+	self    *image // the program that this process runs
+	program string // the path that an upgrade looks at when none is named
+
+	op            *operation   // under way
+	queue         []*operation // that wait for their turn
+	operations    []*operation // that can be asked about, by number
+	lastOperation uint64
+	lastReload    time.Time // start of the last one
+	startTries    int
+	startBack     backoff
+	orphan        int // process that the start waits for, as it was last logged
+	minTimer      *timer
 
 	stopping stopKind
 	stopped  error // result of Run, once finished
@@ -75,8 +80,10 @@ type Supervisor struct {
 
 // counts are the supervisor's own counters; they only grow.
 type counts struct {
-	reloadsOK, reloadsFailed, reloadsMerged uint64
-	crashes                                 uint64
+	reloadsOK, reloadsFailed, reloadsMerged    uint64
+	upgradesOK, upgradesFailed, upgradesMerged uint64
+	rollbacks                                  uint64
+	crashes                                    uint64
 }
 
 type stopKind uint8
@@ -133,7 +140,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer stopWatch()
 	s.after(sweepInterval, s.sweep)
 	s.after(s.env.look, s.watch)
-	s.begin(&reloadOp{first: true, spec: s.spec})
+	first := unnumbered(OperationStart)
+	first.spec = s.spec
+	s.begin(first)
 	for !s.finished {
 		(<-s.events).handle(s)
 	}
@@ -150,6 +159,10 @@ func (s *Supervisor) open() (err error) {
 	if err := keepDescriptors(); err != nil {
 		s.log.Warn("workers may inherit descriptors that are not for them", zap.Error(err))
 	}
+	if s.self, err = ownImage(); err != nil {
+		return err
+	}
+	s.program = s.self.path
 	spec, err := s.load()
 	if err != nil {
 		return err
@@ -202,6 +215,7 @@ func (s *Supervisor) close() {
 			s.log.Error("close the segment", zap.Error(err))
 		}
 	}
+	s.self.release()
 	if s.inst != nil {
 		s.inst.release()
 	}

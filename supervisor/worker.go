@@ -110,12 +110,9 @@ func (s *Supervisor) startProcess(w *worker) error {
 		return err
 	}
 	defer childEnd.Close()
-	c, err := workerCommand(w.gen.spec.Command, w.gen.spec.NoFile)
-	if err == nil {
-		c.env = append(c.env, envWorkerOf+"="+s.opt.RuntimeDir)
-		w.proc, err = s.env.start(c, childEnd)
-	}
-	if err != nil {
+	c := workerCommand(w.gen.image, w.gen.spec)
+	c.env = append(c.env, envWorkerOf+"="+s.opt.RuntimeDir)
+	if w.proc, err = s.env.start(c, childEnd); err != nil {
 		conn.Close()
 		return err
 	}
