@@ -41,6 +41,7 @@ type rig struct {
 	workers []*fakeWorker
 	nextPID int
 	binds   atomic.Int64
+	memory  atomic.Int64 // limit of the control group; 0 = none
 }
 
 var smallGeometry = shm.Geometry{Slots: 16, TableEntries: 1024, Lanes: 8, LaneBytes: 1 << 16}
@@ -77,7 +78,7 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 		r.binds.Add(1)
 		return realBind(network, address, o)
 	}
-	e.memory = func() (int64, string) { return 0, "" }
+	e.memory = func() (int64, string) { return r.memory.Load(), "memory.max" }
 	e.look = testLook
 	if adjust != nil {
 		adjust(r)

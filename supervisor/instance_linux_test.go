@@ -3,11 +3,14 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-quic/holdfast/shm"
@@ -117,17 +120,20 @@ func TestMemoryLimit(t *testing.T) { // C086
 	g.TableEntries = 4 << 20 // 128 MiB
 	limit := int64(64 << 20)
 	e := &env{memory: func() (int64, string) { return limit, "/sys/fs/cgroup/memory.max" }}
-	err := checkMemory(e, g)
-	if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "67108864") || !strings.Contains(err.Error(), "150994944") {
+	spec := &Spec{Workers: 3}
+	need := int64(128<<20 + supervisorMemory + 2*3*workerMemory)
+	err := checkMemory(e, spec, g)
+	if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "67108864") || !strings.Contains(err.Error(), fmt.Sprint(need)) {
 		t.Errorf("%v", err)
 	}
-	limit = 160 << 20
-	if err := checkMemory(e, g); err != nil {
-		t.Errorf("enough: %v", err)
-	}
-	limit = 0
-	if err := checkMemory(e, g); err != nil {
-		t.Errorf("no limit: %v", err)
+	for _, tc := range []struct {
+		limit int64
+		ok    bool
+	}{{need, true}, {need - 1, false}, {0, true}} { // 0 is no limit
+		limit = tc.limit
+		if err := checkMemory(e, spec, g); (err == nil) != tc.ok {
+			t.Errorf("limit %d, need %d: %v", limit, need, err)
+		}
 	}
 }
 
@@ -167,4 +173,24 @@ func TestFileDescriptorsWouldRunOut(t *testing.T) { // C056
 		t.Fatal(err)
 	}
 	r.mustReload()
+}
+
+// What would not fit any more is refused by a reload, and what may come to not
+// fit is said.
+func TestMemoryLimitAtReload(t *testing.T) { // C086
+	core, logs := observer.New(zap.WarnLevel)
+	r := newRunning(t, func(r *rig) { r.opt.Log = zap.New(core) })
+	if n := logs.FilterMessageSnippet("memory").Len(); n != 0 {
+		t.Errorf("%d warnings without a limit", n)
+	}
+	r.memory.Store(memoryNeed(&r.spec, smallGeometry, 2))
+	r.mustReload()
+	if w := logs.FilterMessageSnippet("memory").All(); len(w) != 1 || w[0].ContextMap()["source"] != "memory.max" {
+		t.Errorf("warnings %v", w)
+	}
+	r.memory.Add(-1)
+	code, body := r.call(http.MethodPost, "/v1/reload", nil)
+	if code != http.StatusInternalServerError || !strings.Contains(string(body), "memory limit") {
+		t.Errorf("reload: %d %s", code, body)
+	}
 }

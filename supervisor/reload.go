@@ -96,6 +96,7 @@ func (s *Supervisor) prepare(op *operation) {
 		return
 	}
 	s.hintLanes(op.spec)
+	s.hintMemory(op.spec)
 	if op.waiting = !s.hasRoom(op.spec.Drain); op.waiting {
 		s.stage(op, StageRoom)
 		return
@@ -153,6 +154,9 @@ func (s *Supervisor) checkLimits(spec *Spec, wants []wanted) error {
 	if free := s.slots.free(); free < spec.Workers {
 		return fmt.Errorf("%w: worker slots would run out: %d needed, %d free of %d",
 			ErrLimit, spec.Workers, free, s.seg.Geometry().Slots)
+	}
+	if err := checkMemory(s.env, spec, s.seg.Geometry()); err != nil {
+		return err
 	}
 	used, limit, err := s.env.files()
 	if err != nil {

@@ -172,13 +172,14 @@ func (s *Supervisor) open() (err error) {
 		return err
 	}
 	geometry := spec.geometry()
-	if err := checkMemory(s.env, geometry); err != nil {
+	if err := checkMemory(s.env, spec, geometry); err != nil {
 		return err
 	}
 	if s.seg, err = shm.Create(geometry); err != nil {
 		return segmentError(geometry, err)
 	}
 	s.hintLanes(spec)
+	s.hintMemory(spec)
 	s.slots = newSlots(s.seg, s.log)
 	if s.keys, err = openKeys(spec, s.opt.StateDir, s.log); err != nil {
 		return err

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -64,67 +62,6 @@ func mappingOf(t *testing.T, pid int, inode string) map[string]string {
 		}
 	}
 	return found
-}
-
-// memoryGroup makes a control group with a memory limit and returns the
-// command line that runs a program in it. The test is skipped where that is
-// not allowed.
-func memoryGroup(t *testing.T, limit int64) (prefix []string) {
-	t.Helper()
-	root, file := "/sys/fs/cgroup", "memory.max"
-	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
-		root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-	}
-	dir, err := os.MkdirTemp(root, "holdfast-test")
-	if err != nil {
-		t.Skipf("no control group can be made: %v", err)
-	}
-	t.Cleanup(func() {
-		// The kernel forgets the last process of a group with some delay.
-		if err := kit.Poll(5*time.Second, func() error { return syscall.Rmdir(dir) }); err != nil {
-			t.Errorf("remove %s: %v", dir, err)
-		}
-	})
-	if err := os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, limit), 0o600); err != nil {
-		t.Skipf("no memory limit can be set: %v", err)
-	}
-	return []string{"sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, dir}
-}
-
-// C086: a table that does not fit the memory limit of the control group is
-// refused by a start that names both.
-func TestTableBeyondTheMemoryLimitIsRefused(t *testing.T) {
-	const limit, entries = 64 << 20, 4 << 20
-	in := kit.Prepare(t, kit.Options{
-		Config: kit.Config{}.With("table", fmt.Sprintf("{entries: %d}", entries)),
-		Prefix: memoryGroup(t, limit),
-	})
-	in.Launch()
-	if code := in.AwaitExit(10 * time.Second); code != 1 {
-		t.Errorf("exit code %d", code)
-	}
-	if log := in.Log(); !containsAll(log, fmt.Sprint(limit), fmt.Sprint(entries), "table.entries", "limit") {
-		t.Errorf("the reason does not name limit and need: %s", log)
-	}
-}
-
-// C086: within the limit generation after generation shares the one table, so
-// nobody is killed for memory.
-func TestReloadsStayWithinTheMemoryLimit(t *testing.T) {
-	const entries = 4 << 20
-	in := kit.Start(t, kit.Options{
-		Config: kit.Config{}.With("table", fmt.Sprintf("{entries: %d}", entries)).With("drain", "{timeout: 2s, stop_timeout: 1s}"),
-		Prefix: memoryGroup(t, entries*32+64<<20),
-	})
-	f := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 20, Interval: 50 * time.Millisecond, Reconnect: true})
-	for range 10 {
-		reload(t, in)
-	}
-	whoami(t, dial(t, in.Client()))
-	f.Stop()
-	if s := in.Status(); s.Counter("worker_crashes") > 0 || s.Counter("reloads_ok") < 10 {
-		t.Errorf("%d workers ended, %d reloads done", s.Counter("worker_crashes"), s.Counter("reloads_ok"))
-	}
 }
 
 // withoutNetAdmin is the command line that runs a program without the right to
