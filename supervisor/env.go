@@ -4,6 +4,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-quic/holdfast/internal/notify"
 )
 
 // env is what the package asks of the operating system, so that tests can
@@ -32,6 +34,8 @@ type env struct {
 	// instance with that runtime directory, by whatever supervisor.
 	workerOf func(pid int, runtimeDir string) bool
 	getpid   func() int
+	// manager returns what a service manager has set for this process.
+	manager func() (notify.Environment, error)
 	// look is the time between two looks at the workers' heartbeats.
 	look time.Duration
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-quic/holdfast/internal/notify"
 )
 
 func realEnv() *env {
@@ -22,6 +24,7 @@ func realEnv() *env {
 		reapOthers: reapOthers,
 		workerOf:   workerOf,
 		getpid:     os.Getpid,
+		manager:    func() (notify.Environment, error) { return notify.FromEnviron(os.Getenv, os.Getpid()) },
 		look:       time.Second,
 	}
 }

@@ -191,7 +191,8 @@ func workerEnviron(environ []string) []string {
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
 		switch {
-		case name == "NOTIFY_SOCKET", name == lifeline.Env, name == envWorkerOf,
+		case name == "NOTIFY_SOCKET", name == "FDSTORE", name == "MAINPID", name == "SYSTEMD_EXEC_PID",
+			name == lifeline.Env, name == envWorkerOf,
 			strings.HasPrefix(name, "WATCHDOG_"), strings.HasPrefix(name, "LISTEN_"):
 		default:
 			out = append(out, e)

@@ -35,6 +35,7 @@ func (s *Supervisor) requestReload(waiter chan<- error) *operation {
 	if waiter != nil {
 		op.waiters = append(op.waiters, waiter)
 	}
+	s.notifyReloading()
 	s.nextOp()
 	return op
 }
@@ -211,6 +212,7 @@ func (s *Supervisor) finishOp(err error) {
 		s.reconcile() // forget listeners that only it knew
 	}
 	s.end(op, err)
+	s.notifySettled()
 	s.after(0, s.nextOp)
 }
 

@@ -16,6 +16,7 @@ func (s *Supervisor) stop(kind stopKind) {
 	s.stopping = kind
 	s.log.Info("stopping", zap.Bool("fast", kind == stopFast))
 	s.hub.publish("stop", stopNews{kind == stopFast})
+	s.notifyStopping()
 	e := genStopOrdered
 	if kind == stopFast {
 		e = genFastStop

@@ -38,6 +38,7 @@ type Supervisor struct {
 	inst    *instance
 	admin   *admin
 	hub     *hub
+	notify  notifier
 	// background counts the goroutines that use the segment or call into the
 	// program: probes, loads, checks.
 	background sync.WaitGroup
@@ -131,10 +132,13 @@ func newSupervisor(o Options, e *env) *Supervisor {
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.started = time.Now()
 	defer close(s.done)
+	s.openNotify()
 	if err := s.open(); err != nil {
 		s.close()
+		s.closeNotify(err)
 		return err
 	}
+	s.startNotify()
 	go s.watchSignals()
 	stopWatch := context.AfterFunc(ctx, func() { s.post(stopEvent{stopFast}) })
 	defer stopWatch()
@@ -147,6 +151,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		(<-s.events).handle(s)
 	}
 	s.close()
+	s.closeNotify(s.stopped)
 	return s.stopped
 }
 

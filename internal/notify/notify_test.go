@@ -102,8 +102,8 @@ func TestSend(t *testing.T) {
 				}
 			}
 			s.Flush(5 * time.Second)
-			if s.Busy() {
-				t.Error("still busy")
+			if s.Behind() {
+				t.Error("still behind")
 			}
 		})
 	}
@@ -142,8 +142,8 @@ func TestManagerDoesNotRead(t *testing.T) {
 	if took := time.Since(begun); took > 2*time.Second {
 		t.Errorf("sending took %v", took)
 	}
-	if !s.Busy() {
-		t.Error("not busy")
+	if !s.Behind() {
+		t.Error("not behind")
 	}
 	if err := <-failed; !strings.Contains(err.Error(), "does not read") {
 		t.Errorf("failure %v", err)
@@ -178,7 +178,7 @@ func TestNobodyToTell(*testing.T) {
 	s.Send(notify.Ready)
 	s.SendFile(nil, notify.Store("x"))
 	s.Flush(time.Second)
-	_ = s.Busy()
+	_ = s.Behind()
 }
 
 func TestFromEnviron(t *testing.T) {

@@ -47,15 +47,15 @@ func NewSender(address string, failed func(error)) *Sender {
 // Send sends assignments in one message.
 func (s *Sender) Send(assignments ...string) { s.put(letter{text: strings.Join(assignments, "\n")}) }
 
-// Busy reports whether something waits to be sent, so that what only repeats
-// itself need not be added to it.
-func (s *Sender) Busy() bool {
+// Behind reports whether the manager does not keep up, so that what only
+// repeats itself need not take the room of what does not.
+func (s *Sender) Behind() bool {
 	if s == nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sending
+	return len(s.queue) > backlog/2
 }
 
 // SendFile sends assignments with a descriptor, which must stay open until

@@ -22,9 +22,10 @@ import (
 // Options say how an instance is started.
 type Options struct {
 	Config      Config
-	Raw         string   // the whole configuration instead of Config
-	Env         []string // further environment
-	Dir         string   // instead of a temporary one; state in it survives the instance
+	Raw         string     // the whole configuration instead of Config
+	Env         []string   // further environment
+	Files       []*os.File // the supervisor's descriptors from 3 on
+	Dir         string     // instead of a temporary one; state in it survives the instance
 	Namespace   *Namespace
 	Prefix      []string // command line put before the supervisor's own, for example prlimit
 	SharedPort  bool     // another instance holds the port when this one ends
@@ -128,6 +129,7 @@ func (i *Instance) launch() error {
 	defer log.Close()
 	cmd := i.command("run", "--config", i.ConfigPath, "--name", i.Name, "--state-dir", i.StateDir)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = i.options.Files
 	i.exited = make(chan struct{})
 	i.cmd, i.stopped = cmd, false
 	if err := startBound(cmd, i.options.OwnGroup); err != nil {
