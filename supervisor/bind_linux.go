@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-quic/holdfast/internal/udpmsg"
 )
 
 // tcpBacklog asks for more than the kernel allows (net.core.somaxconn), which
@@ -165,7 +167,21 @@ func setBuffer(fd, option, force, want int) int {
 	if err != nil {
 		return 0
 	}
-	return got / 2 // the kernel doubles what it is asked for, for its own bookkeeping
+	return got / bufferFactor
+}
+
+// bufferFactor is by how much the kernel exceeds the buffer that it is asked
+// for, to have room for its own bookkeeping: socket(7).
+const bufferFactor = 2
+
+// socketUse asks the kernel about one listening socket.
+func socketUse(f *os.File) (receiveBuffer int, drops uint32, err error) {
+	fd, err := descriptor(f)
+	if err != nil {
+		return 0, 0, err
+	}
+	m, err := udpmsg.MemoryOf(fd)
+	return m.Limit / bufferFactor, m.Dropped, err
 }
 
 // sockaddr parses host:port; an empty host is any address of both families.

@@ -18,6 +18,9 @@ type env struct {
 	bind func(network, address string, o socketOptions) (*os.File, string, error)
 	// tryBind reports ErrAddressInUse when another program holds the address.
 	tryBind func(network, address string) error
+	// socketUse returns the receive buffer of a socket in bytes, as it is asked
+	// for, and how many packets the kernel has dropped on it.
+	socketUse func(f *os.File) (receiveBuffer int, drops uint32, err error)
 	// ipv6 returns why this host has no IPv6, or nil.
 	ipv6 func() error
 	// files returns how many descriptors this process has and may have.

@@ -17,6 +17,7 @@ func realEnv() *env {
 		start:      startChild,
 		bind:       bindSocket,
 		tryBind:    tryBindSocket,
+		socketUse:  socketUse,
 		ipv6:       ipv6Missing,
 		files:      openFiles,
 		memory:     memoryLimit,

@@ -47,10 +47,22 @@ type SteeringStatus struct {
 
 // ListenerStatus is one listener with the addresses that it is bound to.
 type ListenerStatus struct {
-	Name string   `json:"name"`
-	ID   uint8    `json:"id"`
-	UDP  []string `json:"udp"`
-	TCP  []string `json:"tcp"`
+	Name    string         `json:"name"`
+	ID      uint8          `json:"id"`
+	UDP     []string       `json:"udp"`
+	TCP     []string       `json:"tcp"`
+	Sockets []SocketStatus `json:"sockets"` // UDP only
+}
+
+// SocketStatus is one UDP socket, as the kernel describes it at that moment.
+// What is null could not be asked.
+type SocketStatus struct {
+	Index         int    `json:"index"` // as in WorkerStatus.Readers
+	Address       string `json:"address"`
+	ReceiveBuffer *int   `json:"receive_buffer"` // bytes; of sockets.receive_buffer, what the host allows
+	// KernelDrops counts packets for which there was no room, since the socket
+	// was made. It begins again after 2^32-1.
+	KernelDrops *uint32 `json:"kernel_drops"`
 }
 
 // GenerationStatus is one generation.
@@ -165,7 +177,7 @@ func (s *Supervisor) status() *Status {
 		Operations:  s.operationList(),
 	}
 	for _, l := range s.sockets.all() {
-		st.Listeners = append(st.Listeners, listenerStatus(l))
+		st.Listeners = append(st.Listeners, s.listenerStatus(l))
 	}
 	for _, g := range slices.Backward(s.generations) {
 		gs := s.generationStatus(g)
@@ -196,8 +208,8 @@ func (s *Supervisor) reloadStage() string {
 	return "starting"
 }
 
-func listenerStatus(l *listener) ListenerStatus {
-	ls := ListenerStatus{Name: l.name, ID: l.id, UDP: []string{}, TCP: []string{}}
+func (s *Supervisor) listenerStatus(l *listener) ListenerStatus {
+	ls := ListenerStatus{Name: l.name, ID: l.id, UDP: []string{}, TCP: []string{}, Sockets: []SocketStatus{}}
 	for _, set := range l.sets {
 		if len(set.sockets) == 0 {
 			continue
@@ -207,8 +219,24 @@ func listenerStatus(l *listener) ListenerStatus {
 			addresses = &ls.TCP
 		}
 		*addresses = append(*addresses, set.sockets[0].bound)
+		if set.network != networkUDP {
+			continue
+		}
+		for _, sock := range set.sockets {
+			ls.Sockets = append(ls.Sockets, s.socketStatus(sock))
+		}
 	}
 	return ls
+}
+
+// socketStatus asks the kernel, which counts for each socket by itself: no
+// worker has to, and nothing is missed while none reads.
+func (s *Supervisor) socketStatus(l *listenSocket) SocketStatus {
+	st := SocketStatus{Index: l.index, Address: l.bound}
+	if buffer, drops, err := s.env.socketUse(l.file); err == nil {
+		st.ReceiveBuffer, st.KernelDrops = &buffer, &drops
+	}
+	return st
 }
 
 func (s *Supervisor) generationStatus(g *generation) GenerationStatus {

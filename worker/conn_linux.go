@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ type conn struct {
 	listener lifeline.Listener
 	sender   *sender
 	gate     *gate
+	standIn  *os.File // see SyscallConn
 
 	local   net.Addr
 	localIP udpmsg.Addr
@@ -66,6 +68,10 @@ func newConn(n *node, l lifeline.Listener, sockets []*socket, bell int) (_ *conn
 		return nil, fmt.Errorf("watch doorbell: %w", err)
 	}
 	c := &conn{node: n, listener: l, sender: sender, gate: g}
+	if c.standIn, err = newStandIn(sender.primary().Family); err != nil {
+		g.close()
+		return nil, err
+	}
 	sender.lost = func() { n.counters.Add(shm.SendErrors, 1) }
 	sender.warning = func(what string, err error) { n.warn(what, l.Name, err) }
 	c.localIP = sender.primary()
@@ -148,9 +154,12 @@ func (c *conn) SetReadDeadline(t time.Time) error { return c.gate.waiter.file.Se
 // moment.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
-// SyscallConn returns the descriptors used for sending; quic-go reads and sets
-// socket options through it.
-func (c *conn) SyscallConn() (syscall.RawConn, error) { return rawSender{c.sender}, nil }
+// SyscallConn returns a socket of the same family that is bound to nothing.
+// quic-go sets options on what it gets here, and learns what the kernel can do.
+// The listening sockets are not its own: with the right to, it would raise
+// their buffers over what sockets.receive_buffer says, for every process that
+// has them. All else that it sets, udpmsg.Prepare has set on them.
+func (c *conn) SyscallConn() (syscall.RawConn, error) { return c.standIn.SyscallConn() }
 
 // Close ends reading and sending. The sockets stay open, and stay bound, in
 // the hands of the worker.
@@ -159,5 +168,5 @@ func (c *conn) Close() error {
 		return err
 	}
 	c.sender.close()
-	return nil
+	return c.standIn.Close()
 }

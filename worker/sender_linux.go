@@ -249,28 +249,3 @@ func (s *sender) closeFDs() {
 		}
 	})
 }
-
-// rawSender gives quic-go the sending descriptors, for socket options only.
-type rawSender struct{ *sender }
-
-// Control calls f with each descriptor that is sent from.
-func (s rawSender) Control(f func(fd uintptr)) error {
-	if !s.acquire() {
-		return net.ErrClosed
-	}
-	defer s.releaseRef()
-	four, six := s.to4.Load(), s.to6.Load()
-	if four != nil && four != six {
-		f(uintptr(four.fd))
-	}
-	if six != nil {
-		f(uintptr(six.fd))
-	}
-	return nil
-}
-
-// Read is not possible: the conn reads.
-func (rawSender) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
-
-// Write is not possible: the conn writes.
-func (rawSender) Write(func(uintptr) bool) error { return errors.ErrUnsupported }

@@ -187,7 +187,4 @@ func TestSenderClose(t *testing.T) {
 	if err := s.send([]byte("x"), nil, to); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("send after close: %v", err)
 	}
-	if err := (rawSender{s}).Control(func(uintptr) {}); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("control after close: %v", err)
-	}
 }

@@ -51,6 +51,20 @@ func newSocket(f *os.File, s lifeline.Socket) (_ *socket, err error) {
 	return out, nil
 }
 
+// newStandIn makes a UDP socket that receives nothing. Its descriptor is a
+// blocking one, which Go's poller leaves alone.
+func newStandIn(family uint8) (*os.File, error) {
+	domain := unix.AF_INET6
+	if family == udpmsg.IPv4 {
+		domain = unix.AF_INET
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	return os.NewFile(uintptr(fd), "socket for options"), nil
+}
+
 func (s *socket) close() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
@@ -61,8 +75,8 @@ func (s *socket) close() {
 // begin is called when the reading starts: what the kernel dropped before has
 // been counted by whoever read the socket then.
 func (s *socket) begin() {
-	if n, err := udpmsg.Dropped(s.fd); err == nil {
-		s.dropped = n
+	if m, err := udpmsg.MemoryOf(s.fd); err == nil {
+		s.dropped = m.Dropped
 	}
 }
 

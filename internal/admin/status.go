@@ -33,9 +33,18 @@ type Steering struct {
 
 // Listener is one listener with its addresses.
 type Listener struct {
-	Name string   `json:"name"`
-	UDP  []string `json:"udp"`
-	TCP  []string `json:"tcp"`
+	Name    string   `json:"name"`
+	UDP     []string `json:"udp"`
+	TCP     []string `json:"tcp"`
+	Sockets []Socket `json:"sockets"`
+}
+
+// Socket is one UDP socket of a listener.
+type Socket struct {
+	Index         int    `json:"index"`
+	Address       string `json:"address"`
+	ReceiveBuffer int    `json:"receive_buffer"`
+	KernelDrops   uint64 `json:"kernel_drops"`
 }
 
 // StateCurrent is the state of the generation that accepts new connections.

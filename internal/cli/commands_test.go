@@ -58,7 +58,8 @@ func (f *fakeSupervisor) requests() string {
 
 const fakeStatus = `{"name":"edge","version":"9.9","pid":77,"started":"2026-01-01T00:00:00Z","future":{"x":1},
 "config":{"path":"/etc/h.yaml","hash":"sha256:abcdef0123456789"},"steering":{"mode":"auto","tier":"queue","reason":"no BPF"},
-"listeners":[{"name":"public","udp":["127.0.0.1:8443"],"tcp":["127.0.0.1:8443"]}],
+"listeners":[{"name":"public","udp":["127.0.0.1:8443"],"tcp":["127.0.0.1:8443"],"sockets":[
+{"index":0,"address":"127.0.0.1:8443","receive_buffer":65536,"kernel_drops":0},{"index":1,"address":"127.0.0.1:8443","receive_buffer":65536,"kernel_drops":9}]}],
 "generations":[{"id":8,"state":"current","since":"2026-01-01T00:00:00Z","deadline":null,
 "workers":[{"slot":2,"incarnation":43,"pid":4720,"phase":"serving","restarts":1,"connections":{"quic":12,"tcp":3}},
 {"slot":3,"incarnation":44,"pid":4721,"phase":"starting","hung":true}]},
@@ -74,7 +75,7 @@ func TestStatusForPeopleIsOneGlance(t *testing.T) {
 	if code != exitDone {
 		t.Fatalf("exit code %d: %s", code, b.err.String())
 	}
-	for _, part := range []string{"edge", "8", "current", "draining", "4720", "serving", "queue_full 5", "24 of 1048576", "no BPF", "h.yaml:3:1: nonsense", "7 done", "hung", "listener short ends in 0s", "unsent   6"} {
+	for _, part := range []string{"edge", "8", "current", "draining", "4720", "serving", "queue_full 5", "24 of 1048576", "no BPF", "h.yaml:3:1: nonsense", "7 done", "hung", "listener short ends in 0s", "unsent   6", "socket 1 on 127.0.0.1:8443 has lost 9 packets: its buffer of 64 KiB was full"} {
 		if !strings.Contains(b.out.String(), part) {
 			t.Errorf("%q is not in\n%s", part, b.out.String())
 		}

@@ -30,6 +30,12 @@ func printStatus(w io.Writer, s *admin.Status, now time.Time) {
 			fmt.Fprintf(w, " tcp %s", strings.Join(l.TCP, " "))
 		}
 		fmt.Fprintln(w)
+		for j := range l.Sockets {
+			if k := &l.Sockets[j]; k.KernelDrops > 0 {
+				fmt.Fprintf(w, "  socket %d on %s has lost %d packets: its buffer of %d KiB was full\n",
+					k.Index, k.Address, k.KernelDrops, k.ReceiveBuffer>>10)
+			}
+		}
 	}
 	if s.Steering.Tier != "" {
 		fmt.Fprintf(w, "steering %s", s.Steering.Tier)

@@ -77,15 +77,26 @@ func LocalAddr(fd int) (Addr, error) {
 	return Addr{}, errors.New("socket has no internet address")
 }
 
-// Dropped returns how many datagrams the kernel has dropped on a socket so
-// far, the number that Message.Dropped continues.
-func Dropped(fd int) (uint32, error) {
+// Memory is what the kernel says about the receiving half of a socket.
+type Memory struct {
+	Limit   int    // most bytes that may wait, with what the kernel adds to each packet
+	Dropped uint32 // packets dropped so far; it starts again at 0 after 2^32-1
+}
+
+// MemoryOf returns the use of a socket's receive buffer. Nearly all drops mean
+// that it was full; a bad checksum is one too. A train that the kernel had
+// merged before it found no room counts once. Message.Dropped continues the
+// number of drops.
+func MemoryOf(fd int) (Memory, error) {
 	var info [unix.SK_MEMINFO_VARS]uint32
 	size := uint32(unsafe.Sizeof(info))
 	_, _, errno := syscall.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
 		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
-		return 0, os.NewSyscallError("getsockopt SO_MEMINFO", errno)
+		return Memory{}, os.NewSyscallError("getsockopt SO_MEMINFO", errno)
 	}
-	return info[unix.SK_MEMINFO_DROPS], nil
+	return Memory{
+		Limit:   int(info[unix.SK_MEMINFO_RCVBUF]),
+		Dropped: info[unix.SK_MEMINFO_DROPS],
+	}, nil
 }

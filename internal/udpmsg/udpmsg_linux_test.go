@@ -140,7 +140,7 @@ func TestReceiveTrain(t *testing.T) {
 	}
 }
 
-// What the kernel drops is told with the next datagram, and by Dropped.
+// What the kernel drops is told with the next datagram, and by MemoryOf.
 func TestDropsAreCounted(t *testing.T) {
 	in, out, to := pair(t, unix.AF_INET, "127.0.0.1", "127.0.0.1")
 	if err := unix.SetsockoptInt(in, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096); err != nil {
@@ -152,9 +152,9 @@ func TestDropsAreCounted(t *testing.T) {
 			t.Fatal(errno)
 		}
 	}
-	dropped, err := Dropped(in)
-	if err != nil || dropped == 0 {
-		t.Fatalf("dropped %d: %v", dropped, err)
+	memory, err := MemoryOf(in)
+	if err != nil || memory.Dropped == 0 || memory.Limit != 2*4096 {
+		t.Fatalf("%+v: %v", memory, err)
 	}
 	b := NewBatch(64, 2048)
 	for {
@@ -166,8 +166,8 @@ func TestDropsAreCounted(t *testing.T) {
 		t.Fatal(errno)
 	}
 	receive(t, b, in)
-	if m := b.Message(0); !m.HasDropped || m.Dropped != dropped {
-		t.Errorf("told %v %d, want %d", m.HasDropped, m.Dropped, dropped)
+	if m := b.Message(0); !m.HasDropped || m.Dropped != memory.Dropped {
+		t.Errorf("told %v %d, want %d", m.HasDropped, m.Dropped, memory.Dropped)
 	}
 }
 
