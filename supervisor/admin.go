@@ -30,6 +30,7 @@ const (
 type admin struct {
 	s      *Supervisor
 	server *http.Server
+	socket *os.File // another descriptor of the listening socket
 	served chan struct{}
 }
 
@@ -42,6 +43,10 @@ func openAdmin(s *Supervisor, path string) (*admin, error) {
 		return nil, err
 	}
 	a := &admin{s: s, served: make(chan struct{})}
+	if a.socket, err = l.File(); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("open the admin socket: %w", err)
+	}
 	a.server = &http.Server{
 		Handler:           a.handler(),
 		ReadHeaderTimeout: adminHeaderTimeout,
@@ -60,7 +65,7 @@ func openAdmin(s *Supervisor, path string) (*admin, error) {
 }
 
 // listenAdmin opens the socket with mode 0600, at no moment wider.
-func listenAdmin(path string) (net.Listener, error) {
+func listenAdmin(path string) (*guardedListener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("open the admin socket: %w", err)
@@ -82,6 +87,7 @@ func (a *admin) close() {
 		a.server.Close()
 	}
 	<-a.served
+	a.socket.Close()
 }
 
 func (a *admin) handler() http.Handler {

@@ -39,6 +39,12 @@ type env struct {
 	getpid   func() int
 	// manager returns what a service manager has set for this process.
 	manager func() (notify.Environment, error)
+	// bootID names the running kernel's boot: process IDs and start times of
+	// another one mean nothing.
+	bootID func() string
+	// startTime is when a process was started, in clock ticks since boot; 0
+	// when there is no such process.
+	startTime func(pid int) uint64
 	// look is the time between two looks at the workers' heartbeats.
 	look time.Duration
 }

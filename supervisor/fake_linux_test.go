@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -252,15 +251,4 @@ func (r *rig) mustReload() {
 	if code, reason := r.reload(); code != http.StatusOK {
 		r.t.Fatalf("reload: %d %+v", code, reason)
 	}
-}
-
-// UnmarshalText lets tests read what MarshalText wrote.
-func (s *GenerationState) UnmarshalText(text []byte) error {
-	for i, name := range generationNames {
-		if name == string(text) {
-			*s = GenerationState(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("no generation state %q", text)
 }

@@ -57,7 +57,8 @@ type member struct {
 	w        *worker // nil while there is none
 	back     backoff
 	restarts int
-	timer    *timer // of the next start
+	timer    *timer    // of the next start
+	next     time.Time // when that is; zero: none is to come
 }
 
 // mask is the listener set of the directory.
@@ -239,7 +240,7 @@ func (s *Supervisor) generationEvent(g *generation, e generationEvent) {
 func (s *Supervisor) endReplacements(g *generation) {
 	for _, m := range g.members {
 		m.timer.stop()
-		m.timer = nil
+		m.timer, m.next = nil, time.Time{}
 	}
 }
 

@@ -44,6 +44,7 @@ func (s *Supervisor) message(w *worker, m *lifeline.Message) {
 		w.blame(errors.New(m.Failed.Reason))
 		s.workerEvent(w, wkFailed)
 	case lifeline.KindDrained:
+		w.drained = true
 		s.workerEvent(w, wkDrained)
 	default:
 		// Of a newer minor version of the protocol, or meaningless here.

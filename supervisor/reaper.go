@@ -72,8 +72,9 @@ func (s *Supervisor) replace(g *generation, m *member, why error) {
 	s.log.Warn("worker is replaced", zap.Uint32("generation", uint32(g.id)), zap.Int("place", m.index),
 		zap.Duration("pause", pause), zap.Int("restarts", m.restarts), zap.NamedError("reason", why))
 	m.timer.stop()
+	m.next = time.Now().Add(pause)
 	m.timer = s.after(pause, func() {
-		m.timer = nil
+		m.timer, m.next = nil, time.Time{}
 		m.restarts++
 		if err := s.spawn(g, m); err != nil {
 			s.replace(g, m, err)

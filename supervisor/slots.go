@@ -19,11 +19,14 @@ type slots struct {
 	// the service, so that a number which a worker holds stays right.
 	doorbells []*os.File
 	owners    []*worker
+	// handover are the listening sockets by which the workers in the slots can
+	// be reached when this supervisor is gone; nil where there is none.
+	handover []*os.File
 }
 
 func newSlots(seg *shm.Segment, log *zap.Logger) *slots {
 	n := seg.Geometry().Slots
-	return &slots{seg: seg, log: log, doorbells: make([]*os.File, n), owners: make([]*worker, n)}
+	return &slots{seg: seg, log: log, doorbells: make([]*os.File, n), owners: make([]*worker, n), handover: make([]*os.File, n)}
 }
 
 func (s *slots) free() int {

@@ -1,5 +1,10 @@
 package supervisor
 
+import (
+	"fmt"
+	"slices"
+)
+
 // GenerationState is how far a generation is.
 type GenerationState uint8
 
@@ -24,6 +29,16 @@ func (s GenerationState) String() string { return generationNames[s] }
 
 // MarshalText implements encoding.TextMarshaler.
 func (s GenerationState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *GenerationState) UnmarshalText(text []byte) error {
+	i := slices.Index(generationNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is no state of a generation", text)
+	}
+	*s = GenerationState(i)
+	return nil
+}
 
 // generationEvent is what can happen to a generation.
 type generationEvent uint8

@@ -1,5 +1,10 @@
 package supervisor
 
+import (
+	"fmt"
+	"slices"
+)
+
 // workerState is how far the supervisor is with a worker process. How far the
 // process itself is (its phase) it writes into the segment.
 type workerState uint8
@@ -24,6 +29,19 @@ const (
 var workerStateNames = [numWorkerStates]string{"spawned", "welcomed", "ready", "serving", "draining", "stopping", "killed", "gone"}
 
 func (s workerState) String() string { return workerStateNames[s] }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s workerState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *workerState) UnmarshalText(text []byte) error {
+	i := slices.Index(workerStateNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is no state of a worker", text)
+	}
+	*s = workerState(i)
+	return nil
+}
 
 // workerEvent is what can happen to a worker process.
 type workerEvent uint8

@@ -87,6 +87,16 @@ type counts struct {
 	crashes                                    uint64
 }
 
+// byName returns the counters by the names that the state document has for
+// them.
+func (c *counts) byName() map[string]*uint64 {
+	return map[string]*uint64{
+		"reloads_ok": &c.reloadsOK, "reloads_failed": &c.reloadsFailed, "reloads_merged": &c.reloadsMerged,
+		"upgrades_ok": &c.upgradesOK, "upgrades_failed": &c.upgradesFailed, "upgrades_merged": &c.upgradesMerged,
+		"rollbacks": &c.rollbacks, "crashes": &c.crashes,
+	}
+}
+
 type stopKind uint8
 
 const (

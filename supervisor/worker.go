@@ -25,6 +25,7 @@ type worker struct {
 	incarnation shm.Incarnation
 	state       workerState
 	started     time.Time
+	startTime   uint64 // of the process, by the kernel's account
 
 	proc process
 	conn *lifeline.Conn
@@ -32,8 +33,10 @@ type worker struct {
 
 	readyTimer *timer
 	graceTimer *timer
-	reason     error // why it is no good, first cause
-	protocol   int   // of the lifeline, as agreed
+	graceEnd   time.Time // when that fires
+	drained    bool      // it has said that it ends of itself, with nothing left to serve
+	reason     error     // why it is no good, first cause
+	protocol   int       // of the lifeline, as agreed
 
 	sockets     map[socketKey]bool // that it has been sent
 	peers       map[shm.SlotID]bool
@@ -78,6 +81,7 @@ func (s *Supervisor) spawn(g *generation, m *member) error {
 		s.slots.reclaim(w)
 		return err
 	}
+	w.startTime = s.env.startTime(w.proc.PID())
 	s.seg.Directory().SetPID(w.slot, w.proc.PID())
 	m.w = w
 	m.back.start(w.started)
@@ -213,6 +217,7 @@ func (s *Supervisor) workerEvent(w *worker, e workerEvent) {
 
 func (s *Supervisor) startGrace(w *worker, d time.Duration) {
 	w.graceTimer.stop()
+	w.graceEnd = time.Now().Add(d)
 	w.graceTimer = s.after(d, func() { s.workerEvent(w, wkGraceOver) })
 }
 
