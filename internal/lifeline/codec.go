@@ -35,6 +35,10 @@ func (m *Message) content() (present, known bool) {
 		return m.ConnsReply != nil, true
 	case KindCloseConn:
 		return m.CloseConn != nil, true
+	case KindResume:
+		return m.Resume != nil, true
+	case KindResumed:
+		return m.Resumed != nil, true
 	case KindFailed:
 		return m.Failed != nil, true
 	case KindReady, KindNonceRequest, KindDrained, KindReopenLogs:

@@ -91,6 +91,21 @@ func Inherit() (*Conn, error) {
 	return newConn(fd)
 }
 
+// Dial connects to the handover socket of a worker. Its error wraps
+// [syscall.ECONNREFUSED] or [fs.ErrNotExist] when nobody listens there any more,
+// and [syscall.EAGAIN] when too many wait to be accepted.
+func Dial(path string) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open lifeline: %w", os.NewSyscallError("socket", err))
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open lifeline: %w", &os.PathError{Op: "connect", Path: path, Err: err})
+	}
+	return newConn(fd)
+}
+
 func newConn(fd int) (*Conn, error) {
 	file := os.NewFile(uintptr(fd), "lifeline")
 	raw, err := file.SyscallConn()

@@ -27,12 +27,14 @@ const (
 	KindConnsReply   Kind = "conns_reply"   // answers ConnsQuery and CloseConn
 	KindFailed       Kind = "failed"        // it cannot serve; the process exits next
 	KindDrained      Kind = "drained"       // nothing left to serve; the process exits next
+	KindResume       Kind = "resume"        // first message to the next supervisor; carries the descriptors
 )
 
 // Messages from a supervisor to a worker.
 const (
 	KindWelcome    Kind = "welcome"     // answers Hello; carries the descriptors
-	KindRefuse     Kind = "refuse"      // answers Hello; the worker exits
+	KindRefuse     Kind = "refuse"      // answers Hello: the worker exits; or Resume: it serves on without a supervisor
+	KindResumed    Kind = "resumed"     // answers Resume; the connection is the lifeline from here on
 	KindReaders    Kind = "readers"     // which reader sockets to read, whether to accept TCP
 	KindSocket     Kind = "socket"      // one more socket of a listener (one descriptor)
 	KindDropSocket Kind = "drop_socket" // close a socket that was retired
@@ -64,6 +66,8 @@ type Message struct {
 	ConnsReply *ConnsReply `json:"conns_reply,omitempty"`
 	CloseConn  *CloseConn  `json:"close_conn,omitempty"`
 	Failed     *Failed     `json:"failed,omitempty"`
+	Resume     *Resume     `json:"resume,omitempty"`
+	Resumed    *Resumed    `json:"resumed,omitempty"`
 }
 
 // Hello introduces a worker.
@@ -79,7 +83,8 @@ type Hello struct {
 
 // Welcome makes a process the worker of a slot. Its descriptors arrive with
 // the message in this order: segment, configuration payload (a sealed memfd),
-// own doorbell, then one per entry of Peers, then one per entry of Sockets.
+// own doorbell, then one per entry of Peers, then one per entry of Sockets, and
+// last, when Handover is set, the listening socket of the slot.
 type Welcome struct {
 	Protocol    int        `json:"protocol"`
 	Slot        uint16     `json:"slot"`
@@ -93,6 +98,45 @@ type Welcome struct {
 	Sockets     []Socket   `json:"sockets"`
 	Keys        Keys       `json:"keys"`
 	Nonces      NonceLease `json:"nonces"`
+	// Handover: when the lifeline ends, the worker serves on and accepts its
+	// next supervisor on the listening socket. Without it, it says goodbye.
+	Handover bool `json:"handover,omitempty"`
+	// OrphanTimeout is how long it serves without a supervisor; 0: without
+	// limit.
+	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
+}
+
+// Resume introduces a worker that has lost its supervisor to the next one, which
+// has connected to its handover socket. It gives back all that it was given. Its
+// descriptors arrive with the message in this order: segment, configuration
+// payload, own doorbell, handover socket, the program that it runs (opened for
+// reading), then one per entry of Peers, then one per entry of Sockets.
+type Resume struct {
+	ProtocolMin int    `json:"protocol_min"`
+	ProtocolMax int    `json:"protocol_max"`
+	ABIMajor    uint16 `json:"abi_major"` // of the segment, package shm
+	ABIMinor    uint16 `json:"abi_minor"`
+	Version     string `json:"version"`
+	BuildID     string `json:"build_id"`
+	PID         int    `json:"pid"`
+	Slot        uint16 `json:"slot"`
+	Incarnation uint32 `json:"incarnation"`
+	Generation  uint32 `json:"generation"`
+	ConfigHash  string `json:"config_hash"`
+	Ready       bool   `json:"ready"`
+	Draining    bool   `json:"draining"`
+	Stopping    bool   `json:"stopping"`
+	// ReadersSeq is that of the last Readers which took effect.
+	ReadersSeq uint64   `json:"readers_seq"`
+	Peers      []uint16 `json:"peers"`
+	Sockets    []Socket `json:"sockets"`
+}
+
+// Resumed makes the connection on which Resume came the worker's lifeline. What
+// is wanted of the worker follows in the usual messages. The worker asks again
+// for what it had asked for and not got.
+type Resumed struct {
+	Protocol int `json:"protocol"`
 }
 
 // Listener is one named listener as the supervisor knows it.
