@@ -50,8 +50,12 @@ const (
 	SendErrors                      // datagrams, or trains of them, that the kernel would not send
 	QueueDelay                      // first of QueueDelayBuckets counters of pulled packets by time in queue
 
+	HandshakesFailed = QueueDelay + QueueDelayBuckets // QUIC connections of QUICAccepted whose handshake failed
+	Requests         = HandshakesFailed + 1           // answered, by the program's own account
+	RequestErrors    = Requests + 1                   // subset of Requests that the program could not answer as it should
+
 	// NumCounters is the number of counters.
-	NumCounters = QueueDelay + QueueDelayBuckets
+	NumCounters = RequestErrors + 1
 )
 
 // QueueDelayBuckets is the number of histogram buckets from QueueDelay on.
@@ -74,12 +78,16 @@ var counterNames = [...]string{
 	"bytes_received", "bytes_forwarded", "quic_accepted", "tcp_accepted", "table_full", "send_errors",
 }
 
+var laterCounterNames = [...]string{"handshakes_failed", "requests", "request_errors"}
+
 // String returns the name under which status and metrics show the counter.
 func (c Counter) String() string {
 	switch {
 	case c < 0 || c >= NumCounters:
 		return fmt.Sprintf("counter(%d)", int(c))
-	case c == NumCounters-1:
+	case c >= HandshakesFailed:
+		return laterCounterNames[c-HandshakesFailed]
+	case c == HandshakesFailed-1:
 		return "queue_delay_us_inf"
 	case c >= QueueDelay:
 		return fmt.Sprintf("queue_delay_us_%d", 1<<(c-QueueDelay))

@@ -3,7 +3,7 @@
 //
 //	+-----------+---------------------------------------------------------+
 //	| header    | magic (written last), ABI, geometry, hash secret        |
-//	| admission | one word: which generations take new connections        |
+//	| admission | which generations take new connections, and whose turn  |
 //	| directory | one record per worker slot: who lives there, how far    |
 //	| counters  | one row per slot and one of the supervisor; only grow   |
 //	| table     | connection ID -> owner                                  |

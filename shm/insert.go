@@ -30,8 +30,14 @@ const (
 // Errors: [ErrTableFull], [ErrHandshakesFull], [ErrOwnerDead], [ErrContended].
 // No error leaves anything behind.
 func (t *Table) Insert(id connid.ID, o Owner, k Kind, now Epoch) (Owner, error) {
+	return t.InsertFor(id, o, o, k, now)
+}
+
+// InsertFor is Insert by one worker on behalf of another: until the entry is
+// made it names by, so that it is freed if by dies on the way; then o.
+func (t *Table) InsertFor(id connid.ID, by, o Owner, k Kind, now Epoch) (Owner, error) {
 	s := t.spot(id)
-	c := claim{table: t, spot: &s, owner: o, kind: k, now: now}
+	c := claim{table: t, spot: &s, by: by, owner: o, kind: k, now: now}
 	if !t.dir.Alive(o) {
 		return Owner{}, ErrOwnerDead
 	}
@@ -56,7 +62,8 @@ func (t *Table) Insert(id connid.ID, o Owner, k Kind, now Epoch) (Owner, error) 
 type claim struct {
 	table *Table
 	spot  *spot
-	owner Owner
+	by    Owner // who claims
+	owner Owner // who has the entry in the end
 	kind  Kind
 	now   Epoch
 }
@@ -72,7 +79,7 @@ func (c *claim) insert(over bool) (w Owner, made bool, err error) {
 		}
 		t.touch(at)
 		b := t.bucket(at)
-		mine := stateClaimed<<62 | ownerMeta(c.owner) | c.spot.tag | meta(t.claims.Add(1)&claimNumbers)
+		mine := stateClaimed<<62 | ownerMeta(c.by) | c.spot.tag | meta(t.claims.Add(1)&claimNumbers)
 		if b.cas(i, old, mine) {
 			t.uncount(old)
 			t.reach(fpClaimed)

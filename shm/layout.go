@@ -8,7 +8,7 @@ import (
 // Version of the layout. See docs/shm-abi.md for its history.
 const (
 	ABIMajor = 1
-	ABIMinor = 0
+	ABIMinor = 1
 )
 
 // Header: first page of the segment. Written once, before the segment is
@@ -28,9 +28,12 @@ const (
 	headerBytes    = pageBytes
 )
 
-// Admission: one word on a page of its own.
+// Admission: a page of its own. The choice belongs to the supervisor; the turns
+// are moved on by the workers, each on a cache line of its own.
 const (
-	admissionChoice = 0 // u64: current 32 | canary - current 16 | share 16
+	admissionChoice = 0   // u64: current 32 | canary - current 16 | share 16
+	admissionQUIC   = 64  // u64: number 32 | credit 32, of QUIC connections
+	admissionTCP    = 128 // u64: the same of TCP connections
 	admissionBytes  = pageBytes
 )
 
