@@ -121,9 +121,10 @@ func (f *logFile) Close() error {
 // recorder remembers what was answered.
 type recorder struct {
 	http.ResponseWriter
-	start  time.Time
-	status int
-	bytes  int64
+	start    time.Time
+	status   int
+	bytes    int64
+	panicked bool // the handler did, and the response is broken
 }
 
 // WriteHeader implements [http.ResponseWriter].

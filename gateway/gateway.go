@@ -29,6 +29,7 @@ type host interface {
 	Grace() time.Duration
 	Idle() <-chan struct{}
 	ReopenLogs() <-chan struct{}
+	CountRequest(failed bool)
 	Logger() *zap.Logger
 }
 
@@ -89,7 +90,7 @@ func (g *gateway) closeAccess() error {
 func (g *gateway) listen(ctx context.Context, o *Options, routes *router) error {
 	for i := range o.Listeners {
 		l := &o.Listeners[i]
-		var h http.Handler = &handler{listener: l, routes: routes, access: g.access, log: g.log}
+		var h http.Handler = &handler{listener: l, routes: routes, access: g.access, count: g.host.CountRequest, log: g.log}
 		if l.has(ProtocolHTTP3) {
 			if err := g.listenQUIC(ctx, l, h); err != nil {
 				return fmt.Errorf("listener %q: %w", l.Name, err)

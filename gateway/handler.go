@@ -28,6 +28,7 @@ type handler struct {
 	listener *Listener
 	routes   *router
 	access   *accessLog // nil = off
+	count    func(failed bool)
 	log      *zap.Logger
 }
 
@@ -44,12 +45,17 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}
-	if h.access == nil || r.URL.Path == ProbePath { // a probe is no client's request
+	if r.URL.Path == ProbePath { // a probe is no client's request
 		h.serve(w, r)
 		return
 	}
 	rec := &recorder{ResponseWriter: w, start: time.Now()}
-	defer func() { h.access.write(h.listener.Name, r, rec) }()
+	defer func() {
+		h.count(rec.panicked || rec.status >= http.StatusInternalServerError)
+		if h.access != nil {
+			h.access.write(h.listener.Name, r, rec)
+		}
+	}()
 	h.serve(rec, r)
 }
 
@@ -60,7 +66,7 @@ func repeatable(method string) bool {
 }
 
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
-	defer h.recoverPanic(r)
+	defer h.recoverPanic(w, r)
 	header := w.Header()
 	header.Set("Server", "holdfast")
 	if r.ProtoMajor < 3 {
@@ -99,12 +105,15 @@ func (h *handler) setAltSvc(header http.Header, r *http.Request) {
 
 // recoverPanic logs a handler's panic once and ends the response as broken
 // instead of as complete.
-func (h *handler) recoverPanic(r *http.Request) {
+func (h *handler) recoverPanic(w http.ResponseWriter, r *http.Request) {
 	p := recover()
 	if p == nil {
 		return
 	}
 	if err, ok := p.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+		if rec, ok := w.(*recorder); ok {
+			rec.panicked = true
+		}
 		h.log.Error("handler panicked", zap.Any("panic", p), zap.String("method", r.Method),
 			zap.String("path", r.URL.Path), zap.ByteString("stack", debug.Stack()))
 	}

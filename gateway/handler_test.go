@@ -35,7 +35,7 @@ func TestLongestPathWins(t *testing.T) {
 
 func TestUnsafeRequestsWaitForTheHandshake(t *testing.T) {
 	routes, _ := newRouter([]Route{{Path: "/", Respond: &Respond{}}}, routeEnv{})
-	h := &handler{listener: &Listener{Protocols: []string{ProtocolHTTP3}}, routes: routes, log: testLog(t)}
+	h := &handler{listener: &Listener{Protocols: []string{ProtocolHTTP3}}, routes: routes, count: func(bool) {}, log: testLog(t)}
 	confirmed := make(chan struct{})
 	request := func(ctx context.Context, method string) (status int) {
 		defer func() {
@@ -86,6 +86,7 @@ func TestAPanickingHandlerEndsOneResponseOnly(t *testing.T) {
 	h := &handler{
 		listener: &Listener{Protocols: []string{ProtocolHTTP1}},
 		log:      testLog(t),
+		count:    func(bool) {},
 		routes:   &router{entries: []entry{{"/", broken}}},
 	}
 	s := &traffic{}
@@ -138,5 +139,42 @@ func TestHTTP1IsRefusedWhereItIsNotOffered(t *testing.T) {
 	answer, err := io.ReadAll(conn)
 	if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 505")) {
 		t.Errorf("answered %q, %v", answer, err)
+	}
+}
+
+// What a canary is judged by: answers of 500 and more, and handlers that panic,
+// but not what a client asked for in vain.
+func TestFailedRequestsAreCounted(t *testing.T) {
+	for what, answer := range map[string]http.HandlerFunc{
+		"500":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"panic": func(http.ResponseWriter, *http.Request) { panic("broken") },
+		"404":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
+		"abort": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"200":   func(http.ResponseWriter, *http.Request) {},
+	} {
+		var all, failed int
+		h := &handler{
+			listener: &Listener{Protocols: []string{ProtocolHTTP1}}, log: testLog(t),
+			routes: &router{entries: []entry{{"/", answer}}},
+			count: func(bad bool) {
+				all++
+				if bad {
+					failed++
+				}
+			},
+		}
+		for _, path := range []string{"/", ProbePath} {
+			func() {
+				defer func() { _ = recover() }()
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "https://localhost"+path, nil))
+			}()
+		}
+		want := 0
+		if what == "500" || what == "panic" {
+			want = 1
+		}
+		if all != 1 || failed != want {
+			t.Errorf("%s: %d of %d failed, want %d of 1", what, failed, all, want)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,8 @@ type testHost struct {
 	idle     chan struct{}
 	reopen   chan struct{}
 	done     chan error
+	requests atomic.Int64
+	failures atomic.Int64
 }
 
 func (h *testHost) QUIC(string) (*quic.Transport, error)  { return h.tr, nil }
@@ -51,6 +54,13 @@ func (h *testHost) Grace() time.Duration                  { return h.grace }
 func (h *testHost) Idle() <-chan struct{}                 { return h.idle }
 func (h *testHost) ReopenLogs() <-chan struct{}           { return h.reopen }
 func (h *testHost) Logger() *zap.Logger                   { return h.log }
+
+func (h *testHost) CountRequest(failed bool) {
+	h.requests.Add(1)
+	if failed {
+		h.failures.Add(1)
+	}
+}
 
 // stop orders the end within the grace and returns what serve returned.
 func (h *testHost) stop(t *testing.T, grace time.Duration) {

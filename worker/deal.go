@@ -58,7 +58,7 @@ func (r *reader) judge(h *header, t *train) verdict {
 		} else {
 			q.route, q.inRoute, q.damaged = r.node.routeOf(h.dcid)
 			if q.inRoute && h.class == classInitial && r.node.retries.answered(initialToken(t.first(), h), h.dcid) {
-				q.inRoute = false
+				q.inRoute = r.node.shares(q.route)
 			}
 		}
 	}
@@ -66,7 +66,11 @@ func (r *reader) judge(h *header, t *train) verdict {
 	var hash uint64
 	if !q.inTable && !q.inRoute && !q.damaged {
 		hash = r.node.table.Hash(id)
-		gen = r.node.admission.Load().Pick(hash)
+		choice := r.node.admission.Load()
+		gen = choice.Current
+		if choice.Canary != 0 && src == fromSocket && (h.class == classInitial || h.class == classZeroRTT) {
+			return r.place(id, choice, hash)
+		}
 		q.admits = gen == r.node.generation
 		if src == fromSocket && !r.unclaimed(h.class) {
 			return verdict{action: drop, reason: shm.DropResetLimited}
@@ -75,8 +79,11 @@ func (r *reader) judge(h *header, t *train) verdict {
 	v := steer(q)
 	switch v.action {
 	case deliver:
-		if v.note != noteNothing {
+		switch {
+		case v.note != noteNothing:
 			r.node.learn(id, v.note, h.class, epoch)
+		case src == fromQueue && h.class == classInitial:
+			r.node.admitted.note(r.now) // claimed for this worker by the one that read it
 		}
 	case accept:
 		return r.admit(id, v, src)

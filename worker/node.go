@@ -89,17 +89,34 @@ type admissions struct {
 // connection is served all the same for as long as its packets come in here.
 // This is once per Initial packet that starts something, never per packet.
 func (n *node) admit(id connid.ID, now int64) shm.Owner {
-	a := &n.admitted
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	a.last.Store(now)
-	a.any.Store(true)
-	winner, err := n.table.Insert(id, n.self, shm.KindHandshaking, shm.EpochAt(now))
+	winner, err := n.claim(id, n.self, now)
 	if err != nil {
-		n.counters.Add(shm.TableFull, 1)
 		return n.self
 	}
 	return winner
+}
+
+// claim makes a worker, which may be another one, the owner of the connection
+// ID of a new connection, unless somebody has it already, and returns who has
+// it. An error says that the table has no room.
+func (n *node) claim(id connid.ID, owner shm.Owner, now int64) (shm.Owner, error) {
+	if owner == n.self {
+		a := &n.admitted
+		a.mu.RLock()
+		defer a.mu.RUnlock()
+		a.note(now)
+	}
+	winner, err := n.table.InsertFor(id, n.self, owner, shm.KindHandshaking, shm.EpochAt(now))
+	if err != nil {
+		n.counters.Add(shm.TableFull, 1)
+	}
+	return winner, err
+}
+
+// note takes note of a connection that is started now.
+func (a *admissions) note(now int64) {
+	a.last.Store(now)
+	a.any.Store(true)
 }
 
 // settle is how long after the last admission the table is left alone.

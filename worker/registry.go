@@ -159,9 +159,13 @@ func (r *registry) restate() {
 // its context ends.
 func (r *registry) quicContext(ctx context.Context, listener string, remote, local net.Addr) context.Context {
 	c := r.add(kindQUIC, listener, remote, local)
-	ctx = ContextWithConn(ctx, c)
-	context.AfterFunc(ctx, func() { r.remove(c) })
-	return ctx
+	context.AfterFunc(ctx, func() {
+		if handshakeFailed(ctx) {
+			r.node.counters.Add(shm.HandshakesFailed, 1)
+		}
+		r.remove(c)
+	})
+	return ContextWithConn(ctx, c)
 }
 
 // counts returns the gauges.

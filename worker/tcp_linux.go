@@ -25,6 +25,7 @@ type tcpListener struct {
 	mu   sync.Mutex // held by the one goroutine in Accept
 	plan *plan
 	next int // socket to try first
+	turn turnTaker
 }
 
 var _ net.Listener = (*tcpListener)(nil)
@@ -36,7 +37,7 @@ func newTCPListener(l lifeline.Listener, r *registry, sockets []*socket) (*tcpLi
 	}
 	local := *sockets[0].local.UDPAddr()
 	return &tcpListener{
-		listener: l, registry: r, gate: g, plan: newPlan(nil),
+		listener: l, registry: r, gate: g, plan: newPlan(nil), turn: newTurnTaker(r.node, l.ID),
 		addr: &net.TCPAddr{IP: local.IP, Port: local.Port, Zone: local.Zone},
 	}, nil
 }
@@ -59,7 +60,11 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 		}); err != nil {
 			return nil, net.ErrClosed
 		}
-		if acceptErr == nil {
+		switch {
+		case errors.Is(acceptErr, errNotOurTurn):
+			time.Sleep(turnPause)
+			continue
+		case acceptErr == nil:
 			if c, err := l.wrap(fd); err == nil {
 				return c, nil
 			}
@@ -75,17 +80,26 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 const acceptPause = 50 * time.Millisecond
 
 // try takes one connection from the sockets; -1 without an error: none waits.
+// One that is another generation's turn to take gives errNotOurTurn.
 func (l *tcpListener) try() (int, error) {
 	if l.gate.changed(l.plan) {
 		l.plan = l.gate.adopt()
 	}
 	n := len(l.plan.sockets)
+	ticket, ok, waits := l.turn.take(l.plan.sockets)
+	if !ok {
+		if waits {
+			return -1, errNotOurTurn
+		}
+		return -1, nil
+	}
 	for i := range n {
 		s := l.plan.sockets[(l.next+i)%n]
 		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch {
 		case err == nil:
 			l.next = (l.next + i + 1) % n
+			l.turn.taken(ticket)
 			return fd, nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
 			errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
