@@ -14,6 +14,10 @@ import (
 type env struct {
 	// start runs a program with the file as descriptor 3.
 	start func(c command, lifeline *os.File) (process, error)
+	// startCheck runs a program with the files as descriptors from 0 on.
+	startCheck func(c command, files []*os.File) (process, error)
+	// killGroup kills the process group of a child that has not been reaped.
+	killGroup func(pid int)
 	// bind opens one listening socket and returns the address that it got.
 	bind func(network, address string, o socketOptions) (*os.File, string, error)
 	// tryBind reports ErrAddressInUse when another program holds the address.
@@ -47,6 +51,9 @@ type env struct {
 	startTime func(pid int) uint64
 	// look is the time between two looks at the workers' heartbeats.
 	look time.Duration
+	// verify is the time that a new program has to look at what it would
+	// take over.
+	verify time.Duration
 }
 
 // command is how to start a worker.
@@ -56,6 +63,10 @@ type command struct {
 	args   []string // without the name
 	env    []string
 	noFile uint64 // limit of open files; 0 = as inherited
+	memory uint64 // limit of private memory in bytes; 0 = as inherited
+	// orphaned is the signal that it gets when the thread that starts it ends;
+	// 0 for none.
+	orphaned syscall.Signal
 }
 
 // process is one started child.

@@ -17,6 +17,8 @@ import (
 func realEnv() *env {
 	return &env{
 		start:      startChild,
+		startCheck: startProgram,
+		killGroup:  killGroup,
 		bind:       bindSocket,
 		tryBind:    tryBindSocket,
 		socketUse:  socketUse,
@@ -31,6 +33,7 @@ func realEnv() *env {
 		bootID:     bootID,
 		startTime:  startTime,
 		look:       time.Second,
+		verify:     verifyTimeout,
 	}
 }
 

@@ -21,6 +21,8 @@ var (
 	// ErrState says that what was asked for makes sense, but not in the state
 	// that things are in.
 	ErrState = errors.New("not possible now")
+	// ErrBusy says that too much is under way for one thing more.
+	ErrBusy = errors.New("busy")
 	// ErrLimit says that a limit of the host or the segment is in the way.
 	ErrLimit = errors.New("limit reached")
 	// ErrTimeout says that something did not happen in time.
@@ -43,7 +45,7 @@ func codeOf(err error) string {
 		return CodeInvalidConfig
 	case errors.Is(err, ErrUsage), errors.Is(err, ErrNotFound):
 		return CodeUsage
-	case errors.Is(err, ErrStopping):
+	case errors.Is(err, ErrStopping), errors.Is(err, ErrBusy):
 		return CodeBusy
 	}
 	// What ran into one of the supervisor's own limits has failed; a timeout

@@ -140,7 +140,9 @@ func (e signalEvent) handle(s *Supervisor) {
 	case syscall.SIGUSR1:
 		s.reopenLogs()
 	case syscall.SIGUSR2:
-		s.log.Warn("upgrade is not available in this version; the signal is ignored", zap.Stringer("signal", e.sig.(syscall.Signal)))
+		if _, err := s.requestUpgrade(UpgradeRequest{}); err != nil {
+			s.log.Error("upgrade refused", zap.Error(err))
+		}
 	case syscall.SIGQUIT:
 		if s.stopping == stopGraceful {
 			s.stop(stopFast)
@@ -160,10 +162,11 @@ func (e signalEvent) handle(s *Supervisor) {
 	}
 }
 
-// reapedChild keeps the end of a worker that the reaper met first: its
-// exitEvent is on its way.
+// reapedChild keeps the end of a worker or a check that the reaper met first:
+// its event is on its way.
 func (s *Supervisor) reapedChild(pid int, end exit) {
-	if _, ours := s.byPID[pid]; ours {
+	_, ours := s.byPID[pid]
+	if _, checks := s.checks[pid]; ours || checks {
 		s.reaped[pid] = end
 	}
 }

@@ -85,6 +85,7 @@ type operation struct {
 	gen     *generation
 	waiting bool // for draining generations to end
 	stale   bool // asked for again while waiting: read the configuration again
+	merged  bool // the one before has done it all
 	waiters []chan<- error
 	over    chan struct{} // closed at the end
 

@@ -30,6 +30,7 @@ const (
 	DefaultSocketBuffer   = 7 << 20 // bytes; what quic-go asks for
 	DefaultIdleTimeout    = 10 * time.Minute
 	DefaultTicketRotation = 24 * time.Hour
+	DefaultProbation      = 30 * time.Second
 )
 
 // What happens to a reload that finds Drain.MaxGenerations draining.
@@ -67,6 +68,10 @@ type Options struct {
 	// Probe proves that a worker serves one QUIC listener. It runs beside the
 	// loop, several at once. Default: no probe.
 	Probe func(ctx context.Context, target ProbeTarget) error
+	// Verify are the arguments that make a binary of this program call
+	// [Verify], for upgrades: a new one is run with them before anything else
+	// is done with it. Default: none, and upgrades are refused.
+	Verify []string
 	// Log receives what an operator should know. Default: nothing is logged.
 	Log *zap.Logger
 	// ReopenLogs opens this process's own log files again (SIGUSR1). Default:
@@ -129,6 +134,9 @@ type Spec struct {
 	// Liveness is how long a worker of the current generation may go without a
 	// sign of life before it is replaced. Negative: for ever.
 	Liveness time.Duration
+	// Probation is how long after an upgrade's handover a crash of a new worker
+	// brings the program before back. Negative: never.
+	Probation time.Duration
 	// Strict refuses what is otherwise served with a warning: an IPv6
 	// listener on a host without IPv6.
 	Strict bool
@@ -225,6 +233,7 @@ func (s Spec) withDefaults() (*Spec, error) {
 	setDefault(&s.SocketBuffers.Send, DefaultSocketBuffer)
 	setDefault(&s.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&s.TicketRotation, DefaultTicketRotation)
+	setDefault(&s.Probation, DefaultProbation)
 	return &s, s.validate()
 }
 

@@ -40,7 +40,12 @@ func startChild(c command, lifelineEnd *os.File) (process, error) {
 		return nil, err
 	}
 	defer null.Close()
-	pid, err := forkExec(c, []*os.File{null, os.Stdout, os.Stderr, lifelineEnd})
+	return startProgram(c, []*os.File{null, os.Stdout, os.Stderr, lifelineEnd})
+}
+
+// startProgram starts a process whose descriptors are the files, from 0 on.
+func startProgram(c command, files []*os.File) (process, error) {
+	pid, err := forkExec(c, files)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
@@ -52,18 +57,28 @@ func startChild(c command, lifelineEnd *os.File) (process, error) {
 		return nil, fmt.Errorf("watch %s: pidfd_open: %w", c.name, err)
 	}
 	p := &child{pid: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
-	if c.noFile > 0 {
-		limit := unix.Rlimit{Cur: c.noFile, Max: c.noFile}
-		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+	for _, l := range []struct {
+		what     string
+		resource int
+		max      uint64
+	}{{"open files", unix.RLIMIT_NOFILE, c.noFile}, {"memory", unix.RLIMIT_DATA, c.memory}} {
+		if l.max == 0 {
+			continue
+		}
+		limit := unix.Rlimit{Cur: l.max, Max: l.max}
+		if err := unix.Prlimit(pid, l.resource, &limit, nil); err != nil {
 			_ = p.Signal(syscall.SIGKILL)
 			p.Ended()
 			p.Reap()
 			p.Close()
-			return nil, fmt.Errorf("set the limit of open files to %d: %w", c.noFile, err)
+			return nil, fmt.Errorf("set the limit of %s to %d: %w", l.what, l.max, err)
 		}
 	}
 	return p, nil
 }
+
+// killGroup kills a child that has not been reaped and all that it started.
+func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
 // keepDescriptors makes everything that this process has open close-on-exec,
 // such as what it inherited itself without knowing: a worker gets descriptors
@@ -92,7 +107,7 @@ func forkExec(c command, files []*os.File) (int, error) {
 		Files: fds,
 		// Its own process group: Ctrl-C in a terminal reaches the supervisor
 		// alone, which then ends the workers in order.
-		Sys: &syscall.SysProcAttr{Setpgid: true},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: c.orphaned},
 	})
 }
 

@@ -62,11 +62,14 @@ func (s *Supervisor) nextOp() {
 // begin makes op the one that is under way.
 func (s *Supervisor) begin(op *operation) {
 	s.op = op
-	if op.spec != nil {
+	switch {
+	case op.Kind == OperationUpgrade:
+		s.beginUpgrade(op)
+	case op.spec != nil:
 		s.prepare(op)
-		return
+	default:
+		s.loadAside(op)
 	}
-	s.loadAside(op)
 }
 
 // loadAside reads the configuration without holding up the loop.
@@ -87,11 +90,18 @@ func (s *Supervisor) loaded(op *operation, spec *Spec, err error) {
 		return
 	}
 	op.spec = spec
+	if op.Kind == OperationUpgrade {
+		s.chosen(op)
+		return
+	}
 	s.prepare(op)
 }
 
 // prepare starts the generation as soon as there is room for it.
 func (s *Supervisor) prepare(op *operation) {
+	if op.Kind == OperationUpgrade {
+		s.keepDefaults(op)
+	}
 	if key := restartKey(s.spec, op.spec); key != "" {
 		s.finishOp(restartNeeded(key))
 		return
@@ -222,7 +232,9 @@ func (s *Supervisor) succeeded(op *operation) {
 		s.counts.reloadsOK++
 		s.hub.publish("reload", reloadNews{"ok", uint32(op.Generation), ""})
 	case OperationUpgrade:
-		s.counts.upgradesOK++
+		if !op.merged {
+			s.counts.upgradesOK++
+		}
 	}
 }
 

@@ -33,6 +33,9 @@ func (s *Supervisor) stop(kind stopKind) {
 		s.end(op, ErrStopping)
 	}
 	s.queue = nil
+	for pid := range s.checks {
+		s.env.killGroup(pid)
+	}
 	s.minTimer.stop()
 	s.current = nil
 	for _, g := range slices.Clone(s.generations) {

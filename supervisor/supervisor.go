@@ -59,7 +59,8 @@ type Supervisor struct {
 	queue         []*operation // that wait for their turn
 	operations    []*operation // that can be asked about, by number
 	lastOperation uint64
-	lastReload    time.Time // start of the last one
+	lastReload    time.Time      // start of the last one
+	checks        map[int]*check // of new programs, by process
 	startTries    int
 	startBack     backoff
 	orphan        int // process that the start waits for, as it was last logged
@@ -120,7 +121,7 @@ func newSupervisor(o Options, e *env) *Supervisor {
 		events:  make(chan event, 64),
 		done:    make(chan struct{}),
 		workers: map[*worker]struct{}{}, byPID: map[int]*worker{},
-		queries: map[uint64]*connsQuery{}, reaped: map[int]exit{},
+		checks: map[int]*check{}, queries: map[uint64]*connsQuery{}, reaped: map[int]exit{},
 		nextGeneration: 1, nextIncarnation: 1,
 		hub: newHub(),
 	}
