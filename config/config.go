@@ -60,6 +60,7 @@ type Config struct {
 	Routes    []Route    `yaml:"routes"`
 	Drain     Drain      `yaml:"drain"`
 	Reload    Reload     `yaml:"reload"`
+	Upgrade   Upgrade    `yaml:"upgrade"`
 	Start     Start      `yaml:"start"`
 	Liveness  Liveness   `yaml:"liveness"`
 	Table     Table      `yaml:"table"`
@@ -223,6 +224,11 @@ type Drain struct {
 type Reload struct {
 	Mode        string        `yaml:"mode"`
 	MinInterval time.Duration `yaml:"min_interval"` // 0 = none
+}
+
+// Upgrade says how a new program takes the place of the one that runs.
+type Upgrade struct {
+	Probation time.Duration `yaml:"probation"` // 0 = none
 }
 
 // Start says what a new generation must show before it becomes current.

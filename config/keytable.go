@@ -64,6 +64,9 @@ var keys = []key{
 	{path: "reload.mode", def: ReloadGeneration, enum: []string{ReloadGeneration}, later: []later{{"auto", "generation"}}, doc: "`generation`: each reload starts a new generation."},
 	{path: "reload.min_interval", def: "0s", zero: true, min: int64(time.Millisecond), max: hour, doc: "Reloads start at least this long after one another; those that come sooner are merged into one. 0 does not wait."},
 
+	{path: "upgrade", doc: "How a new program takes the place of the one that runs."},
+	{path: "upgrade.probation", def: "30s", zero: true, min: sec, max: hour, doc: "When a worker of the new program crashes within this time after the handover, the program before serves again: the upgrade is rolled back. 0 never does."},
+
 	{path: "start", doc: "What a new generation must show before it becomes current."},
 	{path: "start.ready_timeout", def: "30s", min: int64(100 * time.Millisecond), max: hour, doc: "All workers of a generation must be ready after this long, else the generation has failed."},
 	{path: "start.probe", def: "true", doc: "Make a QUIC handshake and a request through every new worker before its generation becomes current."},

@@ -98,6 +98,8 @@ func (a *admin) handler() http.Handler {
 	mux.HandleFunc("GET /v1/events", a.events)
 	mux.HandleFunc("GET /v1/check-segment", a.checkSegment)
 	mux.HandleFunc("POST /v1/reload", a.reload)
+	mux.HandleFunc("POST /v1/upgrade", a.upgrade)
+	mux.HandleFunc("GET /v1/operations/{id}", a.operation)
 	mux.HandleFunc("POST /v1/drain", a.drain)
 	mux.HandleFunc("POST /v1/stop", a.stop)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -21,6 +21,7 @@ const (
 	CodeInvalidConfig = "invalid_config"
 	CodeUsage         = "usage"
 	CodeTimeout       = "timeout"
+	CodeBusy          = "busy"
 )
 
 // ErrNotRunning means that no supervisor listens in the runtime directory.

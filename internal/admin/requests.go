@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 // Conns lists the live connections of the workers of a generation (0 = all)
@@ -37,6 +38,51 @@ func (c *Client) Conns(ctx context.Context, generation uint32, slot int) (conns 
 func (c *Client) CloseConn(ctx context.Context, id string) error {
 	_, err := c.Post(ctx, "/v1/conns/close", map[string]any{"id": id})
 	return err
+}
+
+// Upgrade is what POST /v1/upgrade takes.
+type Upgrade struct {
+	Binary string        `json:"binary,omitempty"` // absolute path; empty: that which the instance was started by
+	Canary float64       `json:"canary,omitempty"` // percent of new connections
+	Soak   time.Duration `json:"soak,omitempty"`
+	Auto   bool          `json:"auto,omitempty"`
+}
+
+// Upgrade asks for an upgrade and returns the number of the operation.
+func (c *Client) Upgrade(ctx context.Context, u Upgrade) (uint64, error) {
+	return c.begin(ctx, "/v1/upgrade", u)
+}
+
+// begin posts what begins an operation and returns its number.
+func (c *Client) begin(ctx context.Context, path string, body any) (uint64, error) {
+	data, err := c.Post(ctx, path, body)
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		Operation uint64 `json:"operation"`
+	}
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return 0, fmt.Errorf("read answer: %w", err)
+	}
+	return answer.Operation, nil
+}
+
+// Operation returns an operation once it has ended, or as it is after the wait.
+func (c *Client) Operation(ctx context.Context, id uint64, wait time.Duration) (*Operation, error) {
+	path := fmt.Sprintf("/v1/operations/%d", id)
+	if wait >= time.Second {
+		path += fmt.Sprintf("?wait=%d", wait/time.Second)
+	}
+	data, err := c.Get(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	o := new(Operation)
+	if err := json.Unmarshal(data, o); err != nil {
+		return nil, fmt.Errorf("read operation: %w", err)
+	}
+	return o, nil
 }
 
 // Drain tells an old generation to say goodbye to its clients, or takes that

@@ -16,6 +16,8 @@ type Status struct {
 	Table       Table        `json:"table"`
 	Counters    Counters     `json:"counters"`
 	LastFailure *Failure     `json:"last_failure"`
+	Program     string       `json:"program"`
+	Operations  []Operation  `json:"operations"`
 }
 
 // Config names the configuration in force.
@@ -106,7 +108,35 @@ type Counters struct {
 	ReloadsOK        uint64            `json:"reloads_ok"`
 	ReloadsFailed    uint64            `json:"reloads_failed"`
 	ReloadsMerged    uint64            `json:"reloads_merged"`
+	UpgradesOK       uint64            `json:"upgrades_ok"`
+	UpgradesFailed   uint64            `json:"upgrades_failed"`
 	WorkerCrashes    uint64            `json:"worker_crashes"`
+	Rollbacks        uint64            `json:"rollbacks"`
+}
+
+// Operation is something that takes a while.
+type Operation struct {
+	ID         uint64    `json:"id"`
+	Kind       string    `json:"kind"`
+	State      string    `json:"state"`
+	Stage      string    `json:"stage"`
+	Reason     string    `json:"reason"`
+	Code       string    `json:"code"`
+	Generation uint32    `json:"generation"`
+	Asked      time.Time `json:"asked"`
+	Version    string    `json:"version"`
+	BuildID    string    `json:"build_id"`
+}
+
+// Ended reports whether nothing more happens to the operation.
+func (o *Operation) Ended() bool { return o.State == "done" || o.State == "failed" }
+
+// Err returns why the operation failed, as an *Error, or nil.
+func (o *Operation) Err() error {
+	if o.State != "failed" {
+		return nil
+	}
+	return &Error{Code: o.Code, Reason: o.Reason}
 }
 
 // Failure is the last operation that failed.

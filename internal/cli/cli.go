@@ -30,6 +30,7 @@ func Main(args []string) int {
 		// not end the process.
 		a.signals = supervisor.CatchSignals()
 	}
+	nameProcess()
 	return a.main(context.Background(), args)
 }
 
@@ -86,7 +87,7 @@ func (a *app) root() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.AddCommand(
-		a.runCommand(), a.workerCommand(), a.checkCommand(), a.reloadCommand(), a.statusCommand(), a.connsCommand(),
+		a.runCommand(), a.workerCommand(), a.verifyCommand(), a.checkCommand(), a.reloadCommand(), a.upgradeCommand(), a.statusCommand(), a.connsCommand(),
 		a.drainCommand(), a.stopCommand(), a.demoCommand(), a.checkSegmentCommand(), a.versionCommand(),
 		a.completionCommand(), a.manCommand(),
 	)

@@ -64,6 +64,7 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 		ReadyTimeout: c.Start.ReadyTimeout,
 		ProbeTimeout: c.Start.ProbeTimeout,
 		MinInterval:  c.Reload.MinInterval,
+		Probation:    orNever(c.Upgrade.Probation),
 		StartTries:   c.Start.Tries,
 		Geometry:     geometry,
 		ServerID:     c.CID.ServerID,

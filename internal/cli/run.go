@@ -25,7 +25,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run the supervisor in the foreground",
 		Long: "Runs the supervisor, which starts the workers and never touches a packet itself. Without --config it serves a built-in " +
 			"example on 127.0.0.1:8443 with a self-signed certificate.\n\n" +
-			"Signals: HUP reloads the configuration, USR1 opens the log files again, QUIT stops gracefully (a second one fast), " +
+			"Signals: HUP reloads the configuration, USR1 opens the log files again, USR2 upgrades to the program that lies on disk now, QUIT stops gracefully (a second one fast), " +
 			"TERM and INT stop fast.",
 		Example: "  holdfast run\n  holdfast run --config /etc/holdfast/holdfast.yaml --name edge",
 		Args:    cobra.NoArgs,
@@ -59,6 +59,7 @@ func (a *app) run(ctx context.Context, path string) error {
 		Version:    build.Version(),
 		BuildID:    build.ID(),
 		Load:       source.spec,
+		Verify:     a.verifyArgs(path),
 		Probe: func(ctx context.Context, t supervisor.ProbeTarget) error {
 			return gateway.Probe(ctx, t.Conn, t.Addr, t.Listener)
 		},
