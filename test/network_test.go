@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,36 +33,6 @@ func TestOldAndNewConnectionsSideBySide(t *testing.T) {
 		if n := after.Counter("packets_dropped", reason); n > 0 {
 			t.Errorf("%d packets dropped: %s", n, reason)
 		}
-	}
-}
-
-// C095: a reader that pauses now and then costs packets at worst, which are
-// counted, and the transfer ends right.
-func TestUploadSurvivesAPausingReader(t *testing.T) {
-	in := start(t, 1)
-	c := dial(t, in.Client())
-	const size = 48 << 20
-	up := kit.StartUpload(t, c, "/speedtest", size, 16<<20)
-	pids := in.WorkerPIDs()
-	for i := range 3 {
-		up.AwaitBytes(t, int64(i+1)*size/5, 20*time.Second)
-		for _, pid := range pids {
-			kit.Signal(pid, syscall.SIGSTOP)
-		}
-		kit.Every(20*time.Millisecond, 20*time.Millisecond, func(int) bool { return true })
-		for _, pid := range pids {
-			kit.Signal(pid, syscall.SIGCONT)
-		}
-		if i == 1 {
-			in.Reload()
-		}
-	}
-	_, r, err := up.Wait(t, 30*time.Second)
-	if err != nil || !strings.Contains(string(r.Body), fmt.Sprint(size)) {
-		t.Errorf("upload: %q, %v", r.Body, err)
-	}
-	if _, ok := in.Status().Counters["kernel_drops"]; !ok {
-		t.Error("drops of the kernel are not counted")
 	}
 }
 

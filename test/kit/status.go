@@ -29,9 +29,18 @@ type ConfigStatus struct {
 
 // ListenerStatus is one listener with its addresses.
 type ListenerStatus struct {
-	Name string   `json:"name"`
-	UDP  []string `json:"udp"`
-	TCP  []string `json:"tcp"`
+	Name    string         `json:"name"`
+	UDP     []string       `json:"udp"`
+	TCP     []string       `json:"tcp"`
+	Sockets []SocketStatus `json:"sockets"`
+}
+
+// SocketStatus is one UDP socket of a listener. What is nil is not known.
+type SocketStatus struct {
+	Index         int    `json:"index"`
+	Address       string `json:"address"`
+	ReceiveBuffer *int   `json:"receive_buffer"`
+	KernelDrops   *int   `json:"kernel_drops"`
 }
 
 // Generation is one generation and its workers.
