@@ -29,10 +29,7 @@ func (s *sockets) usableHost(host, address string, strict bool) (string, error) 
 	if strict {
 		return "", fmt.Errorf("%s: this host has no IPv6 and strict is set: %w", address, err)
 	}
-	if !s.warned[address] {
-		s.warned[address] = true
-		s.warn(address, fmt.Errorf("this host has no IPv6; serving %s instead", substitute))
-	}
+	s.warnOnce(address, fmt.Errorf("this host has no IPv6; serving %s instead", substitute))
 	return substitute, nil
 }
 

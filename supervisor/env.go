@@ -20,6 +20,11 @@ type env struct {
 	killGroup func(pid int)
 	// bind opens one listening socket and returns the address that it got.
 	bind func(network, address string, o socketOptions) (*os.File, string, error)
+	// adopt sets a socket that the service manager passed as bind sets its own.
+	adopt func(f *os.File, network string, o socketOptions) error
+	// passed takes what the service manager has passed to this process, or,
+	// with anyPID, to whatever process; and says what is wrong with the rest.
+	passed func(anyPID bool) ([]*passedFile, []error)
 	// tryBind reports ErrAddressInUse when another program holds the address.
 	tryBind func(network, address string) error
 	// socketUse returns the receive buffer of a socket in bytes, as it is asked

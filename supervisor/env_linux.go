@@ -22,6 +22,8 @@ func realEnv() *env {
 		bind:       bindSocket,
 		tryBind:    tryBindSocket,
 		socketUse:  socketUse,
+		adopt:      adoptSocket,
+		passed:     inherited,
 		ipv6:       ipv6Missing,
 		files:      openFiles,
 		memory:     memoryLimit,

@@ -108,10 +108,12 @@ func (s *Supervisor) notifyReloading() {
 // notifySettled says that the service is ready: the first generation has
 // become current, or no reload is left to be done, whatever came of it.
 func (s *Supervisor) notifySettled() {
-	if s.notify.out == nil || s.current == nil || s.stopping != stopNone {
+	if s.current == nil || s.stopping != stopNone {
 		return
 	}
-	if s.notify.told && s.reloadsLeft() {
+	s.settlePassed()
+	s.syncStore()
+	if s.notify.out == nil || s.notify.told && s.reloadsLeft() {
 		return // the next reload answers for this one too
 	}
 	first := !s.notify.told

@@ -77,6 +77,9 @@ type Options struct {
 	// ReopenLogs opens this process's own log files again (SIGUSR1). Default:
 	// nothing to do.
 	ReopenLogs func() error
+	// AnyListenPID accepts sockets that a service manager has passed to another
+	// process, which has started this one.
+	AnyListenPID bool
 	// Signals is the channel that CatchSignals returned, called as the first
 	// statement of the program. Default: New calls CatchSignals.
 	Signals <-chan os.Signal

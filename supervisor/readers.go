@@ -56,7 +56,8 @@ func (g readerGroup) reader(i int) int {
 // readSocket is a socket as far as reading goes.
 type readSocket struct {
 	key      socketKey
-	position int // within its reuseport group
+	position int  // within its reuseport group
+	shared   bool // all members read it
 }
 
 // desired computes what every place of every group is to read. Groups come in
@@ -94,14 +95,14 @@ func assign(sets []readerSet, g readerGroup, sock readSocket) bool {
 	if g.listeners&(1<<sock.key.listener) == 0 || !g.canRead() {
 		return false
 	}
-	if sock.key.network == networkUDP {
+	if sock.key.network == networkUDP && !sock.shared {
 		sets[g.reader(sock.position)].add(networkUDP, sock.key.listener, sock.key.index)
 		return true
 	}
-	if g.accepts {
+	if g.accepts || sock.shared {
 		for place, alive := range g.members {
 			if alive {
-				sets[place].add(networkTCP, sock.key.listener, sock.key.index)
+				sets[place].add(sock.key.network, sock.key.listener, sock.key.index)
 			}
 		}
 	}
@@ -130,6 +131,7 @@ func (s *Supervisor) reconcile() {
 	if incoming != nil {
 		s.apply(incoming, incomingSets)
 	}
+	s.syncStore()
 }
 
 // ranked returns the generations that read, best first, and the one that is
@@ -155,7 +157,7 @@ func (s *Supervisor) readSockets() []readSocket {
 	for _, l := range s.sockets.all() {
 		for _, set := range l.sets {
 			for i, sock := range set.sockets {
-				out = append(out, readSocket{key: sock.key(), position: i})
+				out = append(out, readSocket{key: sock.key(), position: i, shared: set.shared})
 			}
 		}
 	}

@@ -36,6 +36,9 @@ type socketSet struct {
 	sockets  []*listenSocket
 	v6only   bool
 	released bool // of TCP: a generation that drains does not keep it
+	// shared says that a passed socket has to do for all readers, since no
+	// other can be bound beside it.
+	shared bool
 }
 
 // listenSocket is one listening socket. The *os.File stays reachable from
@@ -45,6 +48,9 @@ type listenSocket struct {
 	index int // within (listener, network), for ever
 	file  *os.File
 	bound string
+	// passed is set when the socket was bound by the service manager, or is
+	// known to it from a run before.
+	passed *passedFile
 }
 
 // socketKey names a socket between the two ends of a lifeline.
@@ -72,6 +78,10 @@ type sockets struct {
 	warn    func(address string, err error)
 	warned  map[string]bool
 	options socketOptions
+	// passed is what the service manager has passed and no set uses; settled
+	// says that no more is to be expected of it than what the sets had.
+	passed  []*passedFile
+	settled bool
 }
 
 // wanted is one listener of a generation with the sets that it asks for.
@@ -238,6 +248,11 @@ func (s *sockets) grow(set *socketSet, count int) error {
 	}
 	l := set.listener
 	s.settlePort(set)
+	if len(set.sockets) == 0 {
+		if err := s.adopt(set); err != nil {
+			return err
+		}
+	}
 	if len(set.sockets) == 0 && portOf(set.address) != "0" && !s.overlapping(set.network, set.address) {
 		if err := s.env.tryBind(set.network, set.address); err != nil && !s.heldByUs(err) {
 			return fmt.Errorf("listener %q: %w", l.name, err)
@@ -247,15 +262,17 @@ func (s *sockets) grow(set *socketSet, count int) error {
 		options := s.options
 		options.v6only = set.v6only
 		file, bound, err := s.env.bind(set.network, set.address, options)
+		if set.shared = err != nil && len(set.sockets) > 0 && set.sockets[0].passed != nil; set.shared {
+			s.warnOnce(set.address, fmt.Errorf("%w (%w)", errNotJoined, err))
+			break
+		}
 		if err != nil {
 			if !slices.Contains(l.sets, set) {
 				s.close(set)
 			}
 			return fmt.Errorf("listener %q: %w", l.name, err)
 		}
-		counter := &s.next[l.id][boolInt(set.network == networkTCP)]
-		set.sockets = append(set.sockets, &listenSocket{set: set, index: *counter, file: file, bound: bound})
-		*counter++
+		set.sockets = append(set.sockets, &listenSocket{set: set, index: s.takeIndex(set), file: file, bound: bound})
 		if portOf(set.address) == "0" {
 			l.real = portOf(bound)
 			s.settlePort(set)
@@ -265,6 +282,21 @@ func (s *sockets) grow(set *socketSet, count int) error {
 		l.sets = append(l.sets, set)
 	}
 	return nil
+}
+
+// takeIndex numbers the next socket of a set.
+func (s *sockets) takeIndex(set *socketSet) int {
+	counter := &s.next[set.listener.id][boolInt(set.network == networkTCP)]
+	*counter++
+	return *counter - 1
+}
+
+// warnOnce tells of an address what is told once.
+func (s *sockets) warnOnce(address string, err error) {
+	if !s.warned[address] {
+		s.warned[address] = true
+		s.warn(address, err)
+	}
 }
 
 // settlePort gives a set of port 0 the port that its listener has got.
@@ -298,7 +330,9 @@ func (e *holderError) Unwrap() error { return ErrAddressInUse }
 // close closes a set's sockets and forgets it.
 func (s *sockets) close(set *socketSet) {
 	for _, sock := range set.sockets {
-		sock.file.Close()
+		if !s.giveBack(sock) {
+			sock.file.Close()
+		}
 	}
 	set.sockets = nil
 	set.listener.sets = slices.DeleteFunc(set.listener.sets, func(o *socketSet) bool { return o == set })

@@ -39,6 +39,8 @@ type Supervisor struct {
 	admin   *admin
 	hub     *hub
 	notify  notifier
+	store   fdStore
+	kept    []*passedFile // out of the manager's store, other than sockets
 	// background counts the goroutines that use the segment or call into the
 	// program: probes, loads, checks.
 	background sync.WaitGroup
@@ -143,6 +145,7 @@ func newSupervisor(o Options, e *env) *Supervisor {
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.started = time.Now()
 	defer close(s.done)
+	s.takePassed()
 	s.openNotify()
 	if err := s.open(); err != nil {
 		s.close()
@@ -224,6 +227,7 @@ func (s *Supervisor) close() {
 	for _, l := range s.sockets.all() {
 		s.sockets.forget(l)
 	}
+	s.closePassed()
 	if s.slots != nil {
 		s.slots.close()
 	}

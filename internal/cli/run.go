@@ -20,6 +20,7 @@ import (
 
 func (a *app) runCommand() *cobra.Command {
 	var path string
+	var anyListenPID bool
 	c := &cobra.Command{
 		Use:   "run [--config FILE]",
 		Short: "Run the supervisor in the foreground",
@@ -29,15 +30,16 @@ func (a *app) runCommand() *cobra.Command {
 			"TERM and INT stop fast.",
 		Example: "  holdfast run\n  holdfast run --config /etc/holdfast/holdfast.yaml --name edge",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context(), path) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context(), path, anyListenPID) },
 	}
 	c.Flags().StringVarP(&path, "config", "c", "", "configuration file (default: the built-in example)")
+	c.Flags().BoolVar(&anyListenPID, "any-listen-pid", false, "take passed sockets even if LISTEN_PID names another process, such as a container's init")
 	a.instance.runtimeFlags(c)
 	a.instance.stateFlag(c)
 	return c
 }
 
-func (a *app) run(ctx context.Context, path string) error {
+func (a *app) run(ctx context.Context, path string, anyListenPID bool) error {
 	if err := a.instance.resolve(); err != nil {
 		return err
 	}
@@ -66,6 +68,8 @@ func (a *app) run(ctx context.Context, path string) error {
 		Log:        log.Logger,
 		ReopenLogs: log.reopen,
 		Signals:    a.signals,
+
+		AnyListenPID: anyListenPID,
 	})
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type Options struct {
 	Files       []*os.File // the supervisor's descriptors from 3 on
 	Dir         string     // instead of a temporary one; state in it survives the instance
 	Namespace   *Namespace
+	Args        []string // further arguments of run
 	Prefix      []string // command line put before the supervisor's own, for example prlimit
 	SharedPort  bool     // another instance holds the port when this one ends
 	OwnGroup    bool     // run it in a process group of its own
@@ -128,6 +129,7 @@ func (i *Instance) launch() error {
 	}
 	defer log.Close()
 	cmd := i.command("run", "--config", i.ConfigPath, "--name", i.Name, "--state-dir", i.StateDir)
+	cmd.Args = append(cmd.Args, i.options.Args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = i.options.Files
 	i.exited = make(chan struct{})

@@ -77,6 +77,14 @@ func (i *Instance) Restart() {
 	i.AwaitReady()
 }
 
+// Relaunch is Restart with other descriptors and further environment.
+func (i *Instance) Relaunch(files []*os.File, env []string) {
+	i.t.Helper()
+	i.options.Files = files
+	i.options.Env = append(slices.Clone(i.options.Env), env...)
+	i.Restart()
+}
+
 // Stop ends the instance in order and checks what must hold before and after.
 // Clients may still be connected; they see an orderly end.
 func (i *Instance) Stop() {
