@@ -11,8 +11,6 @@ import (
 	"github.com/holdfast-quic/holdfast/internal/notify"
 )
 
-const descSegment = "segment"
-
 // fdStore is what the service manager keeps of ours, so that it survives both
 // the supervisor and the workers. It belongs to the loop.
 type fdStore struct {
@@ -36,14 +34,14 @@ func (s *Supervisor) syncStore() {
 	if s.notify.out == nil || s.notify.env.Store == 0 || s.current == nil || s.stopping != stopNone || !s.sockets.settled {
 		return
 	}
-	wanted := map[string]*os.File{descSegment: s.seg.File()}
-	order := []string{descSegment}
+	wanted := map[string]*os.File{nameSegment: s.seg.File()}
+	order := []string{nameSegment}
 	for _, l := range s.sockets.all() {
 		for _, set := range l.sets {
 			for _, sock := range set.sockets {
 				if sock.passed == nil || sock.passed.kept() {
-					wanted[sock.storeName()] = sock.file
-					order = append(order, sock.storeName())
+					wanted[nameSocket(sock.key())] = sock.file
+					order = append(order, nameSocket(sock.key()))
 				}
 			}
 		}
@@ -72,15 +70,10 @@ func (s *Supervisor) syncStore() {
 	}
 }
 
-// storeName is the name under which the socket is stored.
-func (l *listenSocket) storeName() string {
-	return fmt.Sprintf("socket.%d.%s.%d", l.set.listener.id, l.set.network, l.index)
-}
-
 // storable reports whether a descriptor of that name is one that outlives the
 // supervisor in the manager's store.
 func storable(name string) bool {
-	if name == descSegment {
+	if name == nameSegment {
 		return true
 	}
 	kind, rest, _ := strings.Cut(name, ".")
