@@ -95,5 +95,6 @@ func (s *Supervisor) descriptors() descriptors {
 			d[nameSelf(g.id)] = g.self.file
 		}
 	}
+	d.addProbation(s.probation)
 	return d
 }

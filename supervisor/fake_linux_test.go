@@ -32,15 +32,19 @@ type rig struct {
 	sigs chan os.Signal
 	http *http.Client
 
-	mu      sync.Mutex
-	spec    Spec
-	loadErr error
-	loads   int
-	script  script
-	workers []*fakeWorker
-	nextPID int
-	binds   atomic.Int64
-	memory  atomic.Int64 // limit of the control group; 0 = none
+	mu          sync.Mutex
+	spec        Spec
+	loadErr     error
+	loads       int
+	script      script
+	workers     []*fakeWorker
+	nextPID     int
+	binds       atomic.Int64
+	checks      []*fakeCheck
+	checker     func(c *fakeCheck)     // what new programs do; nil: they accept
+	execute     func(img *image) error // what becomes of an exec; nil: it works
+	verifyLimit time.Duration
+	memory      atomic.Int64 // limit of the control group; 0 = none
 }
 
 var smallGeometry = shm.Geometry{Slots: 16, TableEntries: 1024, Lanes: 8, LaneBytes: 1 << 16}
@@ -73,6 +77,8 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 	e := realEnv()
 	realBind := e.bind
 	e.start = r.start
+	e.startCheck = r.startCheck
+	e.killGroup = r.killGroup
 	e.bind = func(network, address string, o socketOptions) (*os.File, string, error) {
 		r.binds.Add(1)
 		return realBind(network, address, o)
@@ -86,7 +92,11 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if r.verifyLimit > 0 {
+		e.verify = r.verifyLimit
+	}
 	r.s = newSupervisor(o, e)
+	r.s.execTo = r.exec
 	r.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(r.opt.RuntimeDir, adminName))
 	}}}
@@ -104,7 +114,7 @@ func (r *rig) load() (*Spec, error) {
 	return &spec, nil
 }
 
-func (r *rig) start(_ command, end *os.File) (process, error) {
+func (r *rig) start(c command, end *os.File) (process, error) {
 	raw, err := end.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -125,6 +135,7 @@ func (r *rig) start(_ command, end *os.File) (process, error) {
 	r.nextPID++
 	f := &fakeWorker{pid: r.nextPID, conn: conn, ended: make(chan struct{})}
 	r.workers = append(r.workers, f)
+	f.command = c
 	sc := r.script
 	go f.run(&sc)
 	return f, nil

@@ -12,6 +12,7 @@ import (
 // far end of a real lifeline. What it does is set by its behave function.
 type fakeWorker struct {
 	pid     int
+	command command
 	conn    *lifeline.Conn
 	welcome *lifeline.Welcome
 

@@ -86,6 +86,6 @@ func (s *Supervisor) admit(g *generation) {
 	}
 	s.log.Info("generation is current", zap.Uint32("generation", uint32(g.id)), zap.String("config_hash", g.spec.ConfigHash))
 	if s.op != nil && s.op.gen == g {
-		s.admitted(s.op)
+		s.admitted(s.op, old)
 	}
 }

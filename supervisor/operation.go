@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -31,6 +32,7 @@ const (
 	StageRoom      = "room"      // waits for draining generations to end
 	StageStarting  = "starting"  // starts workers, probes them, hands over
 	StageCanary    = "canary"    // a share of the new connections goes to the new generation
+	StageSettling  = "settling"  // the new generation serves, and must not crash at once
 	StageExec      = "exec"      // the supervisor itself becomes the new program
 )
 
@@ -47,6 +49,8 @@ type Operation struct {
 	// Reason and Code say why it failed; Reason is one line.
 	Reason string `json:"reason,omitempty"`
 	Code   string `json:"code,omitempty"`
+	// Because says why there is an operation that nobody asked for.
+	Because string `json:"because,omitempty"`
 	// Generation is the one that it started or turned to, once there is one.
 	Generation shm.Generation `json:"generation,omitempty"`
 	Asked      time.Time      `json:"asked"`
@@ -198,8 +202,10 @@ func (s *Supervisor) restoreOperations(list []Operation, last uint64) (running *
 			close(op.over)
 		case o.State == OperationRunning:
 			running = op
-		default:
+		case o.Kind == OperationReload || o.Kind == OperationUpgrade && o.Upgrade != nil:
 			s.queue = append(s.queue, op)
+		default:
+			s.end(op, errors.New("the supervisor ended before its turn"))
 		}
 	}
 	return running

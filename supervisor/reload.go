@@ -108,7 +108,7 @@ func (s *Supervisor) prepare(op *operation) {
 	}
 	s.hintLanes(op.spec)
 	s.hintMemory(op.spec)
-	if op.waiting = !s.hasRoom(op.spec.Drain); op.waiting {
+	if op.waiting = op.Kind != OperationRollback && !s.hasRoom(op.spec.Drain); op.waiting {
 		s.stage(op, StageRoom)
 		return
 	}
@@ -235,6 +235,11 @@ func (s *Supervisor) succeeded(op *operation) {
 		if !op.merged {
 			s.counts.upgradesOK++
 		}
+		if s.probation != nil && s.probation.until.IsZero() {
+			s.endProbation()
+		}
+	case OperationRollback:
+		s.counts.rollbacks++
 	}
 }
 
@@ -246,7 +251,7 @@ func (s *Supervisor) failed(op *operation, err error) {
 	case OperationUpgrade:
 		s.counts.upgradesFailed++
 	}
-	s.log.Error(op.Kind+" failed; the serving generation is untouched", zap.Uint64("operation", op.ID), zap.String("reason", oneLine(err)))
+	s.log.Error(op.Kind+" failed", zap.Uint64("operation", op.ID), zap.String("reason", oneLine(err)))
 	s.fail(op.Kind, err)
 }
 

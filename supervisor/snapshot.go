@@ -51,6 +51,9 @@ type document struct {
 	Operations    []Operation `json:"operations"` // oldest first
 	LastOperation uint64      `json:"last_operation"`
 
+	// Probation of the current generation, if it is on any.
+	Probation *probationDocument `json:"probation,omitempty"`
+
 	Listeners   []listenerDocument   `json:"listeners"`
 	Numbers     []numbersDocument    `json:"numbers"`
 	Generations []generationDocument `json:"generations"` // that have not ended, oldest first
@@ -163,7 +166,7 @@ func (s *Supervisor) snapshot() *document {
 		NextGeneration: s.nextGeneration, NextIncarnation: s.nextIncarnation,
 		LastReload: s.lastReload, Stopping: s.stopping != stopNone,
 		Counters: s.counts.document(), LastFailure: s.lastFailure,
-		Operations: s.operationList(), LastOperation: s.lastOperation,
+		Operations: s.operationList(), LastOperation: s.lastOperation, Probation: s.probation.document(),
 		Listeners: []listenerDocument{}, Numbers: []numbersDocument{}, Generations: []generationDocument{},
 	}
 	for id, next := range s.sockets.next {

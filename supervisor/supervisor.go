@@ -61,8 +61,10 @@ type Supervisor struct {
 	queue         []*operation // that wait for their turn
 	operations    []*operation // that can be asked about, by number
 	lastOperation uint64
-	lastReload    time.Time      // start of the last one
-	checks        map[int]*check // of new programs, by process
+	lastReload    time.Time                             // start of the last one
+	checks        map[int]*check                        // of new programs, by process
+	probation     *probation                            // of the current generation; nil for none
+	execTo        func(img *image, op *operation) error // execInto, except in tests
 	startTries    int
 	startBack     backoff
 	orphan        int // process that the start waits for, as it was last logged
@@ -127,6 +129,7 @@ func newSupervisor(o Options, e *env) *Supervisor {
 		nextGeneration: 1, nextIncarnation: 1,
 		hub: newHub(),
 	}
+	s.execTo = s.execInto
 	s.sockets = &sockets{
 		env: e, warned: map[string]bool{},
 		ours: func(pid int) bool { return s.byPID[pid] != nil || pid == e.getpid() },
@@ -236,6 +239,7 @@ func (s *Supervisor) close() {
 			s.log.Error("close the segment", zap.Error(err))
 		}
 	}
+	s.endProbation()
 	s.self.release()
 	if s.inst != nil {
 		s.inst.release()

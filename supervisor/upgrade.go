@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -195,7 +196,10 @@ func (s *Supervisor) chosen(op *operation) {
 func (s *Supervisor) alreadyServes(op *operation) bool {
 	g := s.current
 	if g == nil || !op.image.same(g.image) || !cmp.Or(op.self, s.self).same(g.self) ||
-		op.spec.ConfigHash != g.spec.ConfigHash || !bytes.Equal(op.spec.Payload, g.spec.Payload) {
+		op.spec.ConfigHash != g.spec.ConfigHash {
+		return false
+	}
+	if spec, err := g.wholeSpec(); err != nil || !bytes.Equal(op.spec.Payload, spec.Payload) {
 		return false
 	}
 	return slices.ContainsFunc(s.operations, func(o *operation) bool {
@@ -216,10 +220,26 @@ func (s *Supervisor) keepDefaults(op *operation) {
 	}
 }
 
-// admitted: the generation of an operation accepts all new connections. What is
-// left of an upgrade is the supervisor itself.
-func (s *Supervisor) admitted(op *operation) {
-	if op.Kind != OperationUpgrade || op.self == nil || op.self.same(s.self) {
+// admitted: the generation of an operation accepts all new connections in the
+// place of old. What is left of an upgrade is to see how that goes, and the
+// supervisor itself.
+func (s *Supervisor) admitted(op *operation, old *generation) {
+	if !s.startProbation(s.current, old, op) {
+		s.become(op)
+		return
+	}
+	s.stage(op, StageSettling)
+	s.after(min(settling, s.current.spec.Probation), func() {
+		if s.op == op {
+			s.become(op)
+		}
+	})
+}
+
+// become makes this process what the operation wants the supervisor to be, and
+// ends the operation when it is that.
+func (s *Supervisor) become(op *operation) {
+	if op.self == nil || op.self.same(s.self) {
 		s.finishOp(nil)
 		return
 	}
@@ -229,13 +249,48 @@ func (s *Supervisor) admitted(op *operation) {
 		if s.op != op || s.stopping != stopNone {
 			return
 		}
-		s.log.Info("the supervisor becomes another program", zap.Uint64("operation", op.ID), zap.String("program", op.self.path), zap.String("version", op.Version))
-		s.execFailed(op, s.execInto(op.self, op))
+		s.log.Info("the supervisor becomes another program", zap.Uint64("operation", op.ID),
+			zap.String("program", op.self.path), zap.String("version", op.Version))
+		if err := s.execTo(op.self, op); err != nil {
+			s.stayed(op, fmt.Errorf("the supervisor could not become %s: %w", op.self.path, err))
+		}
 	})
 }
 
-// execFailed: the new program has not become the supervisor, so its generation
-// is not to stay either.
-func (s *Supervisor) execFailed(op *operation, err error) {
-	s.finishOp(fmt.Errorf("the supervisor could not become %s: %w", op.self.path, err))
+// stayed: the supervisor has not become the program that an operation wanted,
+// so that program's workers are not to stay either.
+func (s *Supervisor) stayed(op *operation, why error) {
+	if p := s.probation; p != nil && p.operation == op.ID {
+		s.goBack(why)
+		return
+	}
+	s.finishOp(why)
+}
+
+// resumeOperation decides what becomes of the operation that was under way when
+// this supervisor took the instance over. The failure is why the program that it
+// wanted has given the instance back; empty when there was none.
+//
+// Preconditions: all else is restored; the loop has not begun.
+func (s *Supervisor) resumeOperation(op *operation, failure string) {
+	switch {
+	case op == nil:
+		if failure != "" {
+			s.fail("exec", errors.New(failure))
+		}
+		return
+	case failure != "":
+		s.op = op
+		s.stayed(op, errors.New(failure))
+		return
+	}
+	s.op = op
+	switch g := s.current; {
+	case g != nil && g.id == op.Generation && g.self.same(s.self):
+		// It is this very process that was missing, or nothing was: a
+		// supervisor that was killed in the last moment had done all the rest.
+		s.finishOp(nil)
+	default:
+		s.finishOp(errors.New("the supervisor ended while it was under way, and has undone it"))
+	}
 }

@@ -170,6 +170,7 @@ func (s *Supervisor) workerEvent(w *worker, e workerEvent) {
 	if cell.next != w.state {
 		s.log.Debug("worker state", append(w.fields(), zap.Stringer("event", e), zap.Stringer("from", w.state), zap.Stringer("to", cell.next))...)
 	}
+	from := w.state
 	w.state = cell.next
 	g := w.gen
 	if cell.do&toWelcome != 0 {
@@ -208,6 +209,9 @@ func (s *Supervisor) workerEvent(w *worker, e workerEvent) {
 	}
 	if cell.do&toLose != 0 {
 		s.lost(w)
+		if from == workerServing {
+			s.crashed(w)
+		}
 	}
 	if cell.next == workerGone {
 		g.alive--
