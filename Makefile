@@ -9,7 +9,7 @@ FUZZTIME   ?= 20s
 # Integration tests start real supervisors on two cores: one package at a time.
 TESTFLAGS  ?= -p 2 -timeout 20m
 
-.PHONY: help build run demo test unit race fuzz bench bench-peers interop lint fmt soak generate clean
+.PHONY: help build run demo test unit race fuzz bench bench-peers interop test-systemd lint fmt soak generate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 bench: ## measure, and write docs/performance.md
 	scripts/bench.sh
+
+test-systemd: ## the units under real systemds, 257 and 252
+	scripts/test-systemd.sh
 
 interop: ## clients that are not ours, over reloads
 	scripts/interop.sh
