@@ -14,10 +14,10 @@ type Counter int
 // Counters. A packet that a worker reads from a socket adds to PacketsReceived
 // and to exactly one of PacketsDelivered, PacketsAccepted, PacketsForwarded and
 // the drops DropQueueFull, DropNoLane, DropDeadTarget, DropMalformed,
-// DropNoListener, DropResetLimited, DropOrphan. A packet that was put into a
-// queue, PacketsForwarded or ProbePushed, ends as PacketsPulled, DropStaleRecord
-// or DropDeadQueue, or still waits. A pulled one adds to exactly one of
-// PulledDelivered, PulledAccepted, DropLoop.
+// DropNoListener, DropResetLimited, DropOrphan, DropInvalidToken. A packet that
+// was put into a queue, PacketsForwarded or ProbePushed, ends as PacketsPulled,
+// DropStaleRecord or DropDeadQueue, or still waits. A pulled one adds to exactly
+// one of PulledDelivered, PulledAccepted, DropLoop.
 const (
 	PacketsReceived  Counter = iota // read from a socket
 	PacketsDelivered                // given to a connection of this worker
@@ -53,9 +53,10 @@ const (
 	HandshakesFailed = QueueDelay + QueueDelayBuckets // QUIC connections of QUICAccepted whose handshake failed
 	Requests         = HandshakesFailed + 1           // answered, by the program's own account
 	RequestErrors    = Requests + 1                   // subset of Requests that the program could not answer as it should
+	DropInvalidToken = RequestErrors + 1              // Initial that answers a Retry with a token that is not the Retry's
 
 	// NumCounters is the number of counters.
-	NumCounters = RequestErrors + 1
+	NumCounters = DropInvalidToken + 1
 )
 
 // QueueDelayBuckets is the number of histogram buckets from QueueDelay on.
@@ -78,7 +79,7 @@ var counterNames = [...]string{
 	"bytes_received", "bytes_forwarded", "quic_accepted", "tcp_accepted", "table_full", "send_errors",
 }
 
-var laterCounterNames = [...]string{"handshakes_failed", "requests", "request_errors"}
+var laterCounterNames = [...]string{"handshakes_failed", "requests", "request_errors", "drop_invalid_token"}
 
 // String returns the name under which status and metrics show the counter.
 func (c Counter) String() string {

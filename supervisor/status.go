@@ -297,7 +297,7 @@ var drops = map[string]shm.Counter{
 	"queue_full": shm.DropQueueFull, "no_lane": shm.DropNoLane, "dead_target": shm.DropDeadTarget,
 	"stale_record": shm.DropStaleRecord, "dead_queue": shm.DropDeadQueue, "loop": shm.DropLoop,
 	"malformed": shm.DropMalformed, "no_listener": shm.DropNoListener, "reset_limited": shm.DropResetLimited,
-	"orphan": shm.DropOrphan,
+	"orphan": shm.DropOrphan, "invalid_token": shm.DropInvalidToken,
 }
 
 func (s *Supervisor) counters() CountersStatus {

@@ -31,7 +31,8 @@ type conn struct {
 	local   net.Addr
 	localIP udpmsg.Addr
 
-	rx reader
+	rx       reader
+	refusals refusalLimiter // of the goroutine that reads
 }
 
 var (

@@ -57,8 +57,15 @@ func (r *reader) judge(h *header, t *train) verdict {
 			q.handshaking = hit.Kind == shm.KindHandshaking && h.class == classShort && r.node.issuedBy(hit.Owner, h.dcid)
 		} else {
 			q.route, q.inRoute, q.damaged = r.node.routeOf(h.dcid)
-			if q.inRoute && h.class == classInitial && r.node.retries.answered(initialToken(t.first(), h), h.dcid) {
-				q.inRoute = r.node.shares(q.route)
+			if h.class == classInitial {
+				switch r.node.answersRetry(initialToken(t.first(), h), h.dcid) {
+				case answersWell:
+					q.inRoute = q.inRoute && r.node.shares(q.route)
+				case answersIll:
+					if r.refuse(h, t) {
+						return q.dropped(shm.DropInvalidToken)
+					}
+				}
 			}
 		}
 	}
@@ -168,10 +175,16 @@ func (r *reader) deliver(t *train, n int, a action) {
 // and naming the interface would pin the answers to it.
 func (r *reader) describe(t *train) int {
 	oob := udpmsg.AppendECN(r.oob[:0], t.remote.Family, t.ecn)
-	if t.local.Family != 0 && !t.local.SameIP(r.conn.localIP) {
+	if r.elsewhere(t) {
 		oob = udpmsg.AppendPacketInfo(oob, t.local, t.ifIndex)
 	}
 	return len(oob)
+}
+
+// elsewhere reports whether the datagrams of a train were sent to another address
+// than answers come from unless told.
+func (r *reader) elsewhere(t *train) bool {
+	return t.local.Family != 0 && !t.local.SameIP(r.conn.localIP)
 }
 
 // forward pushes n bytes of datagrams into the queue of owner as one record,

@@ -215,7 +215,7 @@ func (s *service) checkSums() {
 	n := s.segment.Totals()
 	direct := n[shm.PacketsDelivered] + n[shm.PacketsAccepted] + n[shm.PacketsForwarded] + n[shm.DropQueueFull] +
 		n[shm.DropNoLane] + n[shm.DropDeadTarget] + n[shm.DropMalformed] + n[shm.DropNoListener] +
-		n[shm.DropResetLimited] + n[shm.DropOrphan]
+		n[shm.DropResetLimited] + n[shm.DropOrphan] + n[shm.DropInvalidToken]
 	if n[shm.PacketsReceived] != direct {
 		s.t.Errorf("received %d, accounted for %d", n[shm.PacketsReceived], direct)
 	}

@@ -136,24 +136,36 @@ func (h *header) longClass(first byte, size int) class {
 // initialToken returns the token of an Initial packet of a known version (RFC
 // 9000, section 17.2.2); empty if there is none.
 func initialToken(b []byte, h *header) []byte {
-	rest := b[5+1+len(h.dcid)+1+len(h.scid):]
-	if len(rest) == 0 {
-		return nil
+	token, _, _ := cutToken(b, h)
+	return token
+}
+
+// cutToken returns the token of an Initial packet and what follows it.
+func cutToken(b []byte, h *header) (token, rest []byte, ok bool) {
+	length, rest, ok := cutVarint(b[longHeaderLen(h):])
+	if !ok || length > uint64(len(rest)) {
+		return nil, nil, false
 	}
-	// A variable-length integer (RFC 9000, section 16).
-	n := 1 << (rest[0] >> 6)
-	if len(rest) < n {
-		return nil
+	return rest[:length], rest[length:], true
+}
+
+// longHeaderLen is the length of a long header up to its source connection ID.
+func longHeaderLen(h *header) int { return 5 + 1 + len(h.dcid) + 1 + len(h.scid) }
+
+// cutVarint splits a variable-length integer off b (RFC 9000, section 16).
+func cutVarint(b []byte) (v uint64, rest []byte, ok bool) {
+	if len(b) == 0 {
+		return 0, nil, false
 	}
-	length := uint64(rest[0] & 0x3f)
-	for _, c := range rest[1:n] {
-		length = length<<8 | uint64(c)
+	n := 1 << (b[0] >> 6)
+	if len(b) < n {
+		return 0, nil, false
 	}
-	rest = rest[n:]
-	if length > uint64(len(rest)) {
-		return nil
+	v = uint64(b[0] & 0x3f)
+	for _, c := range b[1:n] {
+		v = v<<8 | uint64(c)
 	}
-	return rest[:length]
+	return v, b[n:], true
 }
 
 // issuedSCID returns the source connection ID of an outgoing Initial or

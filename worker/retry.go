@@ -16,25 +16,40 @@ import (
 // token tells it from an ID of a connection that lives there.
 //
 // The format is quic-go's own (internal/handshake/token_generator.go). Should
-// it change, a token is not recognized any more and its Initial goes to the
-// worker that sent the Retry for as long as that lives, which accepts it.
+// what is inside change, a token is not recognized any more and its Initial goes
+// to the worker that sent the Retry for as long as that lives, which accepts it.
+// Should the encryption change, every token counts as broken: TestRetryTokens
+// reads one that quic-go has made.
 type retryTokens struct{ key [32]byte }
 
-// answered reports whether token was made for a Retry with source connection
-// ID cid. It is asked only for an Initial whose ID has a live route and is not
-// in the table.
-func (r *retryTokens) answered(token, cid []byte) bool {
+// tokenKind is what a token says about the Retry that an Initial packet answers.
+type tokenKind uint8
+
+const (
+	tokenOther    tokenKind = iota // an address token, or of a form that is not known here
+	tokenOfRetry                   // made for a Retry that gave out this very connection ID
+	tokenMismatch                  // made for a Retry that gave out another one
+	tokenBroken                    // not made with our key, or damaged since
+)
+
+// kind reads the token of an Initial packet with destination connection ID cid.
+// It is asked only for a token that comes with an ID of ours which is not in the
+// table.
+func (r *retryTokens) kind(token, cid []byte) tokenKind {
 	const saltLen = 32
 	if len(token) <= saltLen {
-		return false
+		return tokenBroken
 	}
 	aead, err := r.aead(token[:saltLen])
-	if err != nil || len(token) < saltLen+aead.Overhead() {
-		return false
+	if err != nil {
+		return tokenOther // no fault of the token
+	}
+	if len(token) < saltLen+aead.Overhead() {
+		return tokenBroken
 	}
 	data, err := aead.Open(nil, nil, token[saltLen:], nil)
 	if err != nil {
-		return false
+		return tokenBroken
 	}
 	var t struct {
 		IsRetryToken             bool
@@ -44,10 +59,14 @@ func (r *retryTokens) answered(token, cid []byte) bool {
 		OriginalDestConnectionID []byte
 		RetrySrcConnectionID     []byte
 	}
-	if _, err := asn1.Unmarshal(data, &t); err != nil {
-		return false
+	_, err = asn1.Unmarshal(data, &t)
+	switch {
+	case err != nil || !t.IsRetryToken:
+		return tokenOther
+	case !bytes.Equal(t.RetrySrcConnectionID, cid):
+		return tokenMismatch
 	}
-	return t.IsRetryToken && bytes.Equal(t.RetrySrcConnectionID, cid)
+	return tokenOfRetry
 }
 
 func (r *retryTokens) aead(salt []byte) (cipher.AEAD, error) {

@@ -148,10 +148,7 @@ func (s *sender) send(b, oob []byte, addr *net.UDPAddr) error {
 	}
 	defer s.releaseRef()
 	to, ok := udpmsg.AddrFrom(addr)
-	o := s.to4.Load()
-	if to.Family == udpmsg.IPv6 {
-		o = s.to6.Load()
-	}
+	o := s.outletFor(to.Family)
 	if !ok || o == nil {
 		s.lose(unix.EAFNOSUPPORT)
 		return nil
@@ -164,6 +161,30 @@ func (s *sender) send(b, oob []byte, addr *net.UDPAddr) error {
 		return nil
 	}
 	return s.recover(o, b, oob, to, errno)
+}
+
+// sendOnce sends a datagram that is not worth waiting for: what the socket does
+// not take at once is lost, and counted.
+func (s *sender) sendOnce(b, oob []byte, to udpmsg.Addr) {
+	if !s.acquire() {
+		return
+	}
+	defer s.releaseRef()
+	errno := unix.EAFNOSUPPORT
+	if o := s.outletFor(to.Family); o != nil {
+		errno = s.sendFn(o.fd, o.family, b, oob, to)
+	}
+	if errno != 0 {
+		s.lose(errno)
+	}
+}
+
+// outletFor returns the socket to send to a family from, or nil.
+func (s *sender) outletFor(family uint8) *outlet {
+	if family == udpmsg.IPv6 {
+		return s.to6.Load()
+	}
+	return s.to4.Load()
 }
 
 // recover deals with a send that failed: it tries what may help, returns an

@@ -29,7 +29,8 @@ type Impairment struct {
 	Jitter    time.Duration // up to this much more, at random
 }
 
-// Packet is one datagram on its way through a relay.
+// Packet is one datagram on its way through a relay. A filter may change its
+// bytes.
 type Packet struct {
 	Direction Direction
 	Client    netip.AddrPort

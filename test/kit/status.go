@@ -164,7 +164,7 @@ func (s Status) CheckSums() error {
 	slack := crashSlack * s.Counter("worker_crashes")
 	c := func(name string) uint64 { return s.Counter(name) }
 	received := c("packets_delivered") + c("packets_accepted") + c("packets_forwarded") +
-		s.dropped("queue_full", "no_lane", "dead_target", "malformed", "no_listener", "reset_limited", "orphan")
+		s.dropped("queue_full", "no_lane", "dead_target", "malformed", "no_listener", "reset_limited", "orphan", "invalid_token")
 	pushed := c("packets_forwarded") + c("probe_pushed")
 	taken := c("packets_pulled") + s.dropped("stale_record", "dead_queue")
 	pulled := c("pulled_delivered") + c("pulled_accepted") + s.dropped("loop")
