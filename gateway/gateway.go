@@ -25,6 +25,7 @@ type host interface {
 	TicketKeys() [][32]byte
 	Ready() error
 	DrainOrders() <-chan worker.DrainOrder
+	Serving() <-chan struct{}
 	Stopping() <-chan struct{}
 	Grace() time.Duration
 	Idle() <-chan struct{}
@@ -147,9 +148,11 @@ func (g *gateway) accept(name string, serve func() error) {
 func (g *gateway) run(ctx context.Context) error {
 	round := time.NewTimer(0) // runs while there is somebody to be told or closed
 	defer round.Stop()
+	var back <-chan struct{} // closed when a drain is taken back; nil: none
 	for {
 		select {
 		case o := <-g.host.DrainOrders():
+			back = g.host.Serving()
 			g.drain.limit(o.Limits)
 			if o.Mode == worker.DrainGoAway {
 				g.drain.spread(o.Window)
@@ -157,6 +160,11 @@ func (g *gateway) run(ctx context.Context) error {
 				g.drain.hold()
 			}
 			round.Reset(0)
+		case <-back:
+			back = nil
+			g.drain.limit(nil)
+			g.drain.hold()
+			g.log.Info("current again")
 		case <-g.drain.wake:
 			round.Reset(0)
 		case <-round.C:

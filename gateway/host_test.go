@@ -36,6 +36,7 @@ type testHost struct {
 	ready    chan struct{}
 	orders   chan worker.DrainOrder
 	stopping chan struct{}
+	serving  chan struct{}
 	grace    time.Duration
 	idle     chan struct{}
 	reopen   chan struct{}
@@ -49,6 +50,7 @@ func (h *testHost) TCP(string) (net.Listener, error)      { return h.tcp, nil }
 func (h *testHost) TicketKeys() [][32]byte                { return h.keys }
 func (h *testHost) Ready() error                          { close(h.ready); return nil }
 func (h *testHost) DrainOrders() <-chan worker.DrainOrder { return h.orders }
+func (h *testHost) Serving() <-chan struct{}              { return h.serving }
 func (h *testHost) Stopping() <-chan struct{}             { return h.stopping }
 func (h *testHost) Grace() time.Duration                  { return h.grace }
 func (h *testHost) Idle() <-chan struct{}                 { return h.idle }
@@ -94,7 +96,7 @@ func start(t *testing.T, address string, o Options) *testHost {
 		log: zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)), udp: udp, tcp: tcp,
 		tr:    &quic.Transport{Conn: udp},
 		keys:  [][32]byte{{1}, {2}},
-		ready: make(chan struct{}), orders: make(chan worker.DrainOrder), stopping: make(chan struct{}),
+		ready: make(chan struct{}), orders: make(chan worker.DrainOrder), stopping: make(chan struct{}), serving: make(chan struct{}),
 		idle: make(chan struct{}), reopen: make(chan struct{}), done: make(chan error, 1),
 	}
 	go func() {

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// nonceLease is how many connection-ID nonces a worker gets at a time.
-	nonceLease = 1 << 20
+	// nonceLease is how many connection-ID nonces a worker gets at a time: enough
+	// for days without a supervisor that could grant more.
+	nonceLease = 1 << 24
 	// nonceBlock is how many are taken from the ledger at a time: each taking
 	// is written to disk before it counts, which the loop has to wait for.
 	nonceBlock = 64 * nonceLease

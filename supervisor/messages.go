@@ -24,7 +24,7 @@ func (s *Supervisor) message(w *worker, m *lifeline.Message) {
 	case lifeline.KindHello:
 		s.hello(w, m.Hello)
 	case lifeline.KindReady:
-		if w.state != workerWelcomed {
+		if w.state < workerWelcomed {
 			w.blame(fmt.Errorf("%w: ready before welcome", errProtocol))
 		}
 		s.workerEvent(w, wkReady)

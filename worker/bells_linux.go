@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"iter"
 	"os"
 	"sync/atomic"
 
@@ -39,6 +40,17 @@ func (b *bells) set(slot shm.SlotID, f *os.File) error {
 
 // has reports whether slot can be rung.
 func (b *bells) has(slot shm.SlotID) bool { return b.fds[slot].Load() != 0 }
+
+// all yields the descriptors of all slots that have one.
+func (b *bells) all() iter.Seq2[shm.SlotID, int] {
+	return func(yield func(shm.SlotID, int) bool) {
+		for slot := range b.fds {
+			if fd := b.fds[slot].Load(); fd != 0 && !yield(shm.SlotID(slot), int(fd-1)) {
+				return
+			}
+		}
+	}
+}
 
 // ring wakes the consumer of slot.
 func (b *bells) ring(slot shm.SlotID) {

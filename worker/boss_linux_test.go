@@ -2,9 +2,12 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,9 +31,13 @@ type boss struct {
 	config  *os.File
 	self    shm.Owner
 	welcome lifeline.Welcome
-	got     chan *lifeline.Message
-	code    chan int
-	worker  *Worker
+
+	handover *os.File // nil: the worker ends with its supervisor
+	path     string
+
+	got    chan *lifeline.Message
+	code   chan int
+	worker *Worker
 }
 
 func newBoss(t *testing.T) *boss {
@@ -40,7 +47,7 @@ func newBoss(t *testing.T) *boss {
 	must(t, err)
 	b := &boss{
 		t: t, segment: seg, self: shm.Owner{Slot: 2, Incarnation: 5},
-		got: make(chan *lifeline.Message, 64), code: make(chan int, 1),
+		code: make(chan int, 1),
 	}
 	t.Cleanup(func() { seg.Close() })
 	for slot := range testSlots {
@@ -62,9 +69,14 @@ func newBoss(t *testing.T) *boss {
 	must(t, err)
 	t.Cleanup(func() { b.child.Close() })
 
-	b.udp = (&service{t: t}).listen("udp4", "127.0.0.1:0")
-	ln, err := net.Listen("tcp4", address(t, b.udp, "127.0.0.1"))
-	must(t, err)
+	var ln net.Listener
+	for ln == nil {
+		b.udp = (&service{t: t}).listen("udp4", "127.0.0.1:0")
+		ln, err = net.Listen("tcp4", address(t, b.udp, "127.0.0.1"))
+		if err != nil && !errors.Is(err, syscall.EADDRINUSE) { // somebody's TCP port, try another
+			t.Fatal(err)
+		}
+	}
 	b.tcp, err = ln.(*net.TCPListener).File()
 	must(t, err)
 	ln.Close()
@@ -98,7 +110,57 @@ func newBoss(t *testing.T) *boss {
 }
 
 func (b *boss) files() []*os.File {
-	return []*os.File{b.segment.File(), b.config, b.bell, b.udp, b.tcp}
+	files := []*os.File{b.segment.File(), b.config, b.bell, b.udp, b.tcp}
+	if b.handover != nil {
+		files = append(files, b.handover)
+	}
+	return files
+}
+
+// leaveable gives the worker a handover socket.
+func (b *boss) leaveable() {
+	b.t.Helper()
+	b.path = filepath.Join(b.t.TempDir(), "worker-2.sock")
+	var err error
+	b.handover, err = lifeline.Listen(b.path)
+	must(b.t, err)
+	b.t.Cleanup(func() { b.handover.Close() })
+	b.welcome.Handover = true
+}
+
+// die ends the lifeline, as the death of a supervisor does.
+func (b *boss) die() {
+	b.life.Close()
+	for range b.got {
+	}
+}
+
+// next connects as the next supervisor and returns how the worker introduces
+// itself.
+func (b *boss) next() (*lifeline.Resume, []*os.File) {
+	b.t.Helper()
+	var err error
+	b.life, err = lifeline.Dial(b.path)
+	must(b.t, err)
+	must(b.t, b.life.SetDeadline(time.Now().Add(10*time.Second)))
+	m, files, err := b.life.Recv()
+	must(b.t, err)
+	must(b.t, b.life.SetDeadline(time.Time{}))
+	b.t.Cleanup(func() { closeAll(files); b.life.Close() })
+	if m.Kind != lifeline.KindResume {
+		b.t.Fatalf("got %s", m.Kind)
+	}
+	if sender, ok := b.life.Sender(); !ok || sender.PID != os.Getpid() {
+		b.t.Errorf("sender %+v %v", sender, ok)
+	}
+	return m.Resume, files
+}
+
+// take makes the connection of next the worker's lifeline.
+func (b *boss) take() {
+	b.t.Helper()
+	b.send(&lifeline.Message{Kind: lifeline.KindResumed, Resumed: &lifeline.Resumed{Protocol: lifeline.ProtocolMax}})
+	b.listen()
 }
 
 // run greets the worker, lets it serve and collects what it says.
@@ -121,14 +183,21 @@ func (b *boss) run(serve func(context.Context, *Worker) error) {
 	}
 	must(b.t, b.life.Send(&lifeline.Message{Kind: lifeline.KindWelcome, Welcome: &b.welcome}, b.files()...))
 	must(b.t, <-joined)
+	b.listen()
+}
+
+// listen collects what the worker says on the present lifeline.
+func (b *boss) listen() {
+	life, got := b.life, make(chan *lifeline.Message, 64)
+	b.got = got
 	go func() {
 		for {
-			m, _, err := b.life.Recv()
+			m, _, err := life.Recv()
 			if err != nil {
-				close(b.got)
+				close(got)
 				return
 			}
-			b.got <- m
+			got <- m
 		}
 	}()
 }

@@ -77,6 +77,9 @@ func (l *listener) side(network string) *side {
 	return &l.udp
 }
 
+// sockets returns all sockets of the listener. The caller holds mu.
+func (l *listener) sockets() []*socket { return slices.Concat(l.udp.sockets, l.tcp.sockets) }
+
 // addSocket takes a duplicate of f as one of the listener's sockets.
 func (l *listener) addSocket(f *os.File, s lifeline.Socket) (changed <-chan struct{}, old *socket, err error) {
 	sock, err := newSocket(f, s)
@@ -188,7 +191,7 @@ func (l *listener) close() {
 	if l.accept != nil {
 		_ = l.accept.Close()
 	}
-	for _, s := range slices.Concat(l.udp.sockets, l.tcp.sockets) {
+	for _, s := range l.sockets() {
 		s.close()
 	}
 	l.transport, l.conn, l.accept = nil, nil, nil

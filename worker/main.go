@@ -109,7 +109,7 @@ func join(life *lifeline.Conn, o Options) (*Worker, error) {
 	if n := m.Welcome.MaxProcs; n > 0 {
 		runtime.GOMAXPROCS(n)
 	}
-	w, err := attach(life, m.Welcome, files)
+	w, err := attach(life, o, m.Welcome, files)
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
@@ -206,10 +206,10 @@ func (w *Worker) verdict(err error) int {
 		w.log.Error("worker ends", zap.Error(err))
 	}
 	if err != nil && (!stopping || errors.Is(err, errPanic)) {
-		report(w.life, err)
+		report(w.tether.current(), err)
 		return exitFailed
 	}
 	// Also after a stop that left something undone: it was to end.
-	_ = w.life.Send(&lifeline.Message{Kind: lifeline.KindDrained})
+	_ = w.tether.send(&lifeline.Message{Kind: lifeline.KindDrained})
 	return exitDone
 }

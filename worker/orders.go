@@ -31,9 +31,15 @@ type Limit struct {
 	End     time.Time // what is left is closed
 }
 
-// Draining is closed when the worker's generation is no longer current. It
-// keeps its connections and gets no new ones.
-func (w *Worker) Draining() <-chan struct{} { return w.orders.draining }
+// Draining is closed while the worker's generation is not current. The worker
+// keeps its connections and gets no new ones. A generation may become current
+// again: then Draining returns another channel, and the one before stays closed.
+func (w *Worker) Draining() <-chan struct{} { return w.orders.channels().draining }
+
+// Serving is closed while the worker's generation is, or is about to become,
+// current: the opposite of Draining. After a drain was taken back a program
+// treats its connections as before; a client that was told to leave stays told.
+func (w *Worker) Serving() <-chan struct{} { return w.orders.channels().serving }
 
 // DrainOrders gets each DrainOrder, or of several in a row only the last.
 func (w *Worker) DrainOrders() <-chan DrainOrder { return w.orders.drains }
@@ -56,51 +62,96 @@ func (w *Worker) Grace() time.Duration {
 
 // orders is what the supervisor has ordered so far.
 type orders struct {
-	draining chan struct{}
+	began    chan struct{} // gets a value when a drain begins
 	drains   chan DrainOrder
 	idle     chan struct{}
 	stopping chan struct{}
 	since    atomic.Int64 // when draining began (CLOCK_MONOTONIC, nanoseconds)
+	lingers  atomic.Int64 // until when the worker is not idle, likewise
 	deadline atomic.Pointer[time.Time]
 	hurry    chan struct{} // the deadline has become an earlier one
 
 	mu      sync.Mutex
+	state   phases
 	drained bool
 	stopped bool
 	rested  bool
 }
 
+// phases is a pair of channels of which one is closed. A drain, and its end, closes
+// the open one and replaces the other.
+type phases struct {
+	draining, serving chan struct{}
+}
+
 func (o *orders) init() {
-	o.draining = make(chan struct{})
+	o.state = phases{draining: make(chan struct{}), serving: make(chan struct{})}
+	close(o.state.serving)
+	o.began = make(chan struct{}, 1)
 	o.drains = make(chan DrainOrder, 1)
 	o.idle = make(chan struct{})
 	o.stopping = make(chan struct{})
 	o.hurry = make(chan struct{}, 1)
 }
 
-func (o *orders) isDraining() bool {
-	select {
-	case <-o.draining:
-		return true
-	default:
-		return false
-	}
-}
-
-// drain takes a drain order at a time.
-func (o *orders) drain(d DrainOrder, now int64) {
+func (o *orders) channels() phases {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.state
+}
+
+func (o *orders) isDraining() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.drained
+}
+
+func (o *orders) isStopping() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stopped
+}
+
+// drain takes a drain order at a time; linger is how long from then on the
+// worker is to stay without a connection.
+func (o *orders) drain(d DrainOrder, now int64, linger time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lingers.Store(now + int64(linger))
 	if !o.drained {
 		o.drained = true
 		o.since.Store(now)
-		close(o.draining)
+		o.state.serving = make(chan struct{})
+		close(o.state.draining)
+	}
+	// Also for a further order, which may be shorter of patience.
+	select {
+	case o.began <- struct{}{}:
+	default:
 	}
 	select {
 	case <-o.drains: // not fetched yet, and no longer what is wanted
 	default:
 	}
 	o.drains <- d
+}
+
+// undrain takes the drain back, and reports whether there was one. It comes too
+// late for a worker that stops or has called itself idle: that one ends.
+func (o *orders) undrain() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.drained || o.stopped || o.rested {
+		return false
+	}
+	o.drained = false
+	select {
+	case <-o.drains:
+	default:
+	}
+	o.state.draining = make(chan struct{})
+	close(o.state.serving)
+	return true
 }
 
 // stop takes an order to stop. A second one can only shorten the grace.
@@ -124,7 +175,7 @@ func (o *orders) stop(grace time.Duration) {
 func (o *orders) setIdle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.rested {
+	if o.drained && !o.rested {
 		o.rested = true
 		close(o.idle)
 	}

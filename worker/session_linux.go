@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,51 +16,62 @@ import (
 )
 
 // orphanGrace is how long a worker takes to say goodbye when its supervisor is
-// gone: nobody would replace or steer it any more.
+// gone and no other can come: nobody would replace or steer it any more.
 const orphanGrace = 5 * time.Second
 
 // connsPerReply keeps a reply with connections well below the size of one
 // lifeline message.
 const connsPerReply = 200
 
-// follow does what the supervisor says until it is gone. It is the only
+// follow does what the supervisor says, and the one after it. It is the only
 // reader of the lifeline.
 func (w *Worker) follow() {
 	for {
-		m, files, err := w.life.Recv()
+		life := w.tether.current()
+		m, files, err := life.Recv()
 		if err != nil {
-			w.abandoned(err)
-			return
+			if !w.orphaned(err) {
+				return
+			}
+			continue
 		}
-		if err := w.obey(m, files); err != nil {
+		if err := w.obey(life, m, files); err != nil {
 			w.log.Error("cannot do what the supervisor says", zap.String("kind", string(m.Kind)), zap.Error(err))
 		}
-		for _, f := range files {
-			f.Close()
-		}
+		closeAll(files)
 	}
 }
 
-// abandoned is the end of the lifeline.
-func (w *Worker) abandoned(err error) {
+// orphaned is the end of the lifeline. It reports whether there is another.
+func (w *Worker) orphaned(err error) bool {
 	select {
 	case <-w.ended:
-		return
+		return false
 	default:
 	}
-	if errors.Is(err, io.EOF) {
-		w.log.Warn("supervisor is gone, stopping", zap.Duration("grace", orphanGrace))
+	what := "supervisor is gone"
+	if !errors.Is(err, io.EOF) {
+		what = "lifeline is broken"
+	}
+	if w.tether.outlives() {
+		w.log.Warn(what+"; serving on until there is another", zap.NamedError("reason", err), zap.Duration("orphan_timeout", w.tether.timeout))
+		if w.awaitSupervisor() {
+			return true
+		}
 	} else {
-		w.log.Error("lifeline is broken, stopping", zap.Duration("grace", orphanGrace), zap.Error(err))
+		w.log.Warn(what+", stopping", zap.NamedError("reason", err), zap.Duration("grace", orphanGrace))
 	}
 	w.orders.stop(orphanGrace)
+	return false
 }
 
-// obey carries out one message. The files stay the caller's.
-func (w *Worker) obey(m *lifeline.Message, files []*os.File) error {
+// obey carries out one message, and answers on the lifeline that it came by: what
+// the next supervisor hears of is what it has asked for itself. The files stay
+// the caller's.
+func (w *Worker) obey(life *lifeline.Conn, m *lifeline.Message, files []*os.File) error {
 	switch m.Kind {
 	case lifeline.KindReaders:
-		return w.readers(m.Readers)
+		return w.readers(life, m.Readers)
 	case lifeline.KindSocket:
 		return w.addSocket(*m.Socket, files)
 	case lifeline.KindDropSocket:
@@ -71,23 +83,28 @@ func (w *Worker) obey(m *lifeline.Message, files []*os.File) error {
 		if err := w.node.bells.set(shm.SlotID(m.Peer.Slot), files[0]); err != nil {
 			return err
 		}
-		return w.life.Send(&lifeline.Message{Kind: lifeline.KindPeerSet, Peer: m.Peer})
+		return life.Send(&lifeline.Message{Kind: lifeline.KindPeerSet, Peer: m.Peer})
 	case lifeline.KindDrain:
 		w.node.setPhase(shm.PhaseDraining)
-		w.orders.drain(w.drainOrder(m.Drain, time.Now()), w.node.clock.now())
+		w.orders.drain(w.drainOrder(m.Drain, time.Now()), w.node.clock.now(), m.Drain.Linger)
+	case lifeline.KindUndrain:
+		if w.orders.undrain() {
+			w.node.setPhase(w.servingPhase())
+		}
 	case lifeline.KindStop:
 		w.node.setPhase(shm.PhaseDraining)
 		w.orders.stop(m.Stop.Grace)
 	case lifeline.KindNonceLease:
+		w.noncesAsked.Store(false)
 		w.cids.add(connid.Range{From: m.NonceLease.From, To: m.NonceLease.To})
 	case lifeline.KindConnsQuery:
-		return w.listConns(m.ConnsQuery.Seq)
+		return w.listConns(life, m.ConnsQuery.Seq)
 	case lifeline.KindCloseConn:
 		reply := &lifeline.ConnsReply{Seq: m.CloseConn.Seq, Last: true}
 		if err := w.registry.end(m.CloseConn.ID); err != nil {
 			reply.Error = err.Error()
 		}
-		return w.life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply})
+		return life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply})
 	case lifeline.KindReopenLogs:
 		select {
 		case w.reopen <- struct{}{}:
@@ -118,7 +135,7 @@ func (w *Worker) drainOrder(d *lifeline.Drain, now time.Time) DrainOrder {
 
 // readers sets which sockets are used and acknowledges once that is in force,
 // without holding up the lifeline meanwhile.
-func (w *Worker) readers(r *lifeline.Readers) error {
+func (w *Worker) readers(life *lifeline.Conn, r *lifeline.Readers) error {
 	var changes []<-chan struct{}
 	for id, l := range w.byID {
 		changes = append(changes, l.read(r.UDP[id], r.TCP[id])...)
@@ -131,13 +148,28 @@ func (w *Worker) readers(r *lifeline.Readers) error {
 				return
 			}
 		}
-		if err := w.life.Send(&lifeline.Message{
+		advance(&w.readersSeq, r.Seq)
+		if err := life.Send(&lifeline.Message{
 			Kind: lifeline.KindReadersSet, ReadersSet: &lifeline.ReadersSet{Seq: r.Seq},
 		}); err != nil {
 			w.log.Debug("acknowledge readers", zap.Error(err))
 		}
 	}()
 	return nil
+}
+
+// servingPhase is how far a worker is that is not to drain.
+func (w *Worker) servingPhase() shm.Phase {
+	if w.ready.Load() {
+		return shm.PhaseServing
+	}
+	return shm.PhaseStarting
+}
+
+// advance raises n to at least to.
+func advance(n *atomic.Uint64, to uint64) {
+	for old := n.Load(); old < to && !n.CompareAndSwap(old, to); old = n.Load() {
+	}
 }
 
 func (w *Worker) addSocket(s lifeline.Socket, files []*os.File) error {
@@ -177,12 +209,12 @@ func (w *Worker) closeAfter(changed <-chan struct{}, s *socket) {
 	}()
 }
 
-func (w *Worker) listConns(seq uint64) error {
+func (w *Worker) listConns(life *lifeline.Conn, seq uint64) error {
 	conns := w.registry.list()
 	for {
 		n := min(len(conns), connsPerReply)
 		reply := &lifeline.ConnsReply{Seq: seq, Conns: conns[:n], Last: n == len(conns)}
-		if err := w.life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply}); err != nil {
+		if err := life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply}); err != nil {
 			return err
 		}
 		if conns = conns[n:]; len(conns) == 0 {
@@ -193,15 +225,33 @@ func (w *Worker) listConns(seq uint64) error {
 
 // attach makes a Worker of the Welcome and its descriptors, which stay the
 // caller's.
-func attach(life *lifeline.Conn, welcome *lifeline.Welcome, files []*os.File) (_ *Worker, err error) {
+func attach(life *lifeline.Conn, o Options, welcome *lifeline.Welcome, files []*os.File) (_ *Worker, err error) {
 	style := &logStyle{level: zap.NewAtomicLevel()}
 	log := newLogger(welcome, style)
 	const fixed = 3 // segment, configuration, doorbell
-	if want := fixed + len(welcome.Peers) + len(welcome.Sockets); len(files) != want {
+	want := fixed + len(welcome.Peers) + len(welcome.Sockets)
+	if welcome.Handover {
+		want++
+	}
+	if len(files) != want {
 		return nil, fmt.Errorf("%w: %d descriptors with the welcome, not %d", ErrProtocol, len(files), want)
 	}
+	var handover *os.File
+	if welcome.Handover {
+		handover, files = files[want-1], files[:want-1]
+	}
+	tether, err := newTether(life, o, files[0], files[1], handover)
+	if err != nil {
+		return nil, err
+	}
+	tether.timeout = welcome.OrphanTimeout
+	defer func() {
+		if err != nil {
+			tether.release()
+		}
+	}()
 	w := &Worker{
-		life: life, welcome: *welcome, log: log, logStyle: style, bell: -1,
+		tether: tether, welcome: *welcome, log: log, logStyle: style, bell: -1,
 		listeners: map[string]*listener{}, byID: map[uint8]*listener{},
 		nonces: make(chan struct{}, 1), reopen: make(chan struct{}, 1), ended: make(chan struct{}),
 	}

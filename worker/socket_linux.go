@@ -18,6 +18,7 @@ type socket struct {
 	family   uint8
 	local    udpmsg.Addr
 	retiring bool
+	info     lifeline.Socket // as the supervisor described it
 
 	// dropped is the kernel's drop count when last seen. It belongs to the
 	// goroutine that reads the socket.
@@ -36,7 +37,7 @@ func newSocket(f *os.File, s lifeline.Socket) (_ *socket, err error) {
 			err = fmt.Errorf("socket %s: %w", s.Address, err)
 		}
 	}()
-	out := &socket{fd: fd, index: s.Index, retiring: s.Retiring}
+	out := &socket{fd: fd, index: s.Index, retiring: s.Retiring, info: s}
 	if out.family, err = udpmsg.Family(fd); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,7 +19,7 @@ import (
 // and the wishes of the supervisor. All methods may be called by any
 // goroutine.
 type Worker struct {
-	life    *lifeline.Conn
+	tether  *tether
 	welcome lifeline.Welcome
 	config  []byte
 
@@ -35,6 +36,10 @@ type Worker struct {
 	resetKey [32]byte
 	tokenKey [32]byte
 	tickets  [][32]byte
+
+	ready       atomic.Bool   // the program has said so
+	readersSeq  atomic.Uint64 // of the last readers that are in force
+	noncesAsked atomic.Bool   // and not got
 
 	nonces  chan struct{} // wakes the request for more nonces
 	reopen  chan struct{}
@@ -98,7 +103,8 @@ func (w *Worker) ReopenLogs() <-chan struct{} { return w.reopen }
 // supervisor is gone.
 func (w *Worker) Ready() error {
 	w.node.setPhase(shm.PhaseServing)
-	if err := w.life.Send(&lifeline.Message{Kind: lifeline.KindReady}); err != nil {
+	w.ready.Store(true) // before the message: if that is lost, the next supervisor is told
+	if err := w.tether.send(&lifeline.Message{Kind: lifeline.KindReady}); err != nil && !w.tether.outlives() {
 		return fmt.Errorf("report ready: %w", err)
 	}
 	return nil
@@ -111,7 +117,6 @@ func (w *Worker) housekeeping() {
 	defer tick.Stop()
 	settled := time.NewTimer(0)
 	defer settled.Stop()
-	draining := w.orders.draining
 	for {
 		select {
 		case <-w.ended:
@@ -121,8 +126,7 @@ func (w *Worker) housekeeping() {
 			w.registry.restate()
 			w.node.clearTable(w.registry.noQUIC)
 			w.lookIdle(settled)
-		case <-draining:
-			draining = nil
+		case <-w.orders.began:
 			// What this generation has freed is of use to the next.
 			w.orders.releaseMemory(w.ended)
 			w.lookIdle(settled)
@@ -138,8 +142,9 @@ func (w *Worker) housekeeping() {
 // before a draining worker calls itself idle.
 const idleSettle = 250 * time.Millisecond
 
-// lookIdle closes Idle if the worker drains, has no connection, and has
-// accepted none for a moment; else it looks again when the moment is over.
+// lookIdle closes Idle if the worker drains, has no connection, has accepted
+// none for a moment, and need not stay for its generation to come back; else it
+// looks again when the moment is over.
 func (w *Worker) lookIdle(again *time.Timer) {
 	if !w.orders.isDraining() {
 		return
@@ -147,9 +152,10 @@ func (w *Worker) lookIdle(again *time.Timer) {
 	if quic, tcp := w.registry.counts(); quic+tcp > 0 {
 		return
 	}
-	quiet := time.Duration(w.node.clock.now() - max(w.node.admitted.last.Load(), w.orders.since.Load()))
-	if quiet < idleSettle {
-		again.Reset(idleSettle - quiet)
+	now := w.node.clock.now()
+	quiet := time.Duration(now - max(w.node.admitted.last.Load(), w.orders.since.Load()))
+	if wait := max(idleSettle-quiet, time.Duration(w.orders.lingers.Load()-now)); wait > 0 {
+		again.Reset(wait)
 		return
 	}
 	w.orders.setIdle()
@@ -163,9 +169,10 @@ func (w *Worker) requestNonces() {
 		case <-w.ended:
 			return
 		case <-w.nonces:
+			w.noncesAsked.Store(true)
 			// An error means that the supervisor is gone, which the reader of
-			// the lifeline sees too.
-			_ = w.life.Send(&lifeline.Message{Kind: lifeline.KindNonceRequest})
+			// the lifeline sees too; the next one is asked again.
+			_ = w.tether.send(&lifeline.Message{Kind: lifeline.KindNonceRequest})
 		}
 	}
 }
@@ -184,6 +191,7 @@ func (w *Worker) end() {
 	w.endOnce.Do(func() {
 		w.node.setPhase(shm.PhaseDone)
 		close(w.ended)
+		w.tether.release()
 		for _, l := range w.listeners {
 			l.close()
 		}

@@ -41,7 +41,7 @@ func (m *Message) content() (present, known bool) {
 		return m.Resumed != nil, true
 	case KindFailed:
 		return m.Failed != nil, true
-	case KindReady, KindNonceRequest, KindDrained, KindReopenLogs:
+	case KindReady, KindNonceRequest, KindDrained, KindReopenLogs, KindUndrain:
 		return true, true
 	}
 	return false, false

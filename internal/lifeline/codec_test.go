@@ -30,7 +30,15 @@ var samples = []*Message{
 	{Kind: KindNonceLease, NonceLease: &NonceLease{From: 1, To: 1 << 40}},
 	{Kind: KindConnsQuery, ConnsQuery: &ConnsQuery{Seq: 1}},
 	{Kind: KindCloseConn, CloseConn: &CloseConn{Seq: 1, ID: "0.1.2"}},
+	{Kind: KindUndrain},
 	{Kind: KindReopenLogs},
+	{Kind: KindWelcome, Welcome: &Welcome{Protocol: 2, Handover: true, OrphanTimeout: time.Hour}},
+	{Kind: KindResume, Resume: &Resume{
+		ProtocolMin: 1, ProtocolMax: 2, ABIMajor: 1, ABIMinor: 1, Version: "1.2.3", BuildID: "b", PID: 7, Slot: 3, Incarnation: 9,
+		Generation: 2, ConfigHash: "sha256:0", Ready: true, Draining: true, Stopping: true, ReadersSeq: 1 << 40,
+		Peers: []uint16{0, 1}, Sockets: []Socket{{Listener: 1, Network: "tcp", Address: "[::1]:443", Index: 2, Retiring: true}},
+	}},
+	{Kind: KindResumed, Resumed: &Resumed{Protocol: 2}},
 }
 
 func TestKeysAreNeverPrinted(t *testing.T) {
@@ -65,7 +73,7 @@ func TestEveryKindSurvivesTheWire(t *testing.T) {
 }
 
 func TestMissingContentIsMalformed(t *testing.T) {
-	for _, wire := range []string{``, `{}`, `[]`, `{"kind":""}`, `{"kind":"welcome"}`, `{"kind":"stop","stop":null}`, `{"kind":"hello","hello":{"pid":"x"}}`} {
+	for _, wire := range []string{``, `{}`, `[]`, `{"kind":""}`, `{"kind":"welcome"}`, `{"kind":"stop","stop":null}`, `{"kind":"resume"}`, `{"kind":"resumed"}`, `{"kind":"hello","hello":{"pid":"x"}}`} {
 		if m, err := Decode([]byte(wire)); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: got %+v, %v", wire, m, err)
 		}
@@ -80,10 +88,13 @@ func TestUnknownKindIsLeftToTheCaller(t *testing.T) {
 }
 
 func TestNegotiate(t *testing.T) {
-	for _, c := range []struct{ min, max, want int }{{1, 1, 1}, {1, 9, 1}, {0, 1, 1}, {2, 9, 0}, {0, 0, 0}} {
+	for _, c := range []struct{ min, max, want int }{{1, 1, 1}, {1, 2, 2}, {1, 9, 2}, {0, 1, 1}, {2, 9, 2}, {3, 9, 0}, {0, 0, 0}} {
 		got, err := Negotiate(&Hello{ProtocolMin: c.min, ProtocolMax: c.max})
 		if got != c.want || (err != nil) != (c.want == 0) {
 			t.Errorf("%d to %d: got %d, %v", c.min, c.max, got, err)
+		}
+		if again, err := NegotiateResume(&Resume{ProtocolMin: c.min, ProtocolMax: c.max}); again != got || (err != nil) != (c.want == 0) {
+			t.Errorf("%d to %d on resuming: got %d, %v", c.min, c.max, again, err)
 		}
 	}
 }

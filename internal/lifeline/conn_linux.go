@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,6 +44,8 @@ type Conn struct {
 	closed atomic.Bool // tells our own Close from a failure
 
 	sendMu sync.Mutex // keeps a message and its continuations together
+
+	sender atomic.Pointer[Credentials] // of the last message; nil: not asked for
 
 	// Owned by the goroutine in Recv.
 	buf  []byte
@@ -91,21 +94,6 @@ func Inherit() (*Conn, error) {
 	return newConn(fd)
 }
 
-// Dial connects to the handover socket of a worker. Its error wraps
-// [syscall.ECONNREFUSED] or [fs.ErrNotExist] when nobody listens there any more,
-// and [syscall.EAGAIN] when too many wait to be accepted.
-func Dial(path string) (*Conn, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open lifeline: %w", os.NewSyscallError("socket", err))
-	}
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("open lifeline: %w", &os.PathError{Op: "connect", Path: path, Err: err})
-	}
-	return newConn(fd)
-}
-
 func newConn(fd int) (*Conn, error) {
 	file := os.NewFile(uintptr(fd), "lifeline")
 	raw, err := file.SyscallConn()
@@ -117,7 +105,7 @@ func newConn(fd int) (*Conn, error) {
 		file: file,
 		raw:  raw,
 		buf:  make([]byte, maxMessage+1),
-		oob:  make([]byte, unix.CmsgSpace(4*maxFiles)),
+		oob:  make([]byte, unix.CmsgSpace(4*maxFiles)+unix.CmsgSpace(unix.SizeofUcred)),
 	}, nil
 }
 
@@ -125,6 +113,15 @@ func newConn(fd int) (*Conn, error) {
 // waits while the socket is full. An error means that the message did not
 // arrive, and, except for ErrTooLarge, that the other end is gone.
 func (c *Conn) Send(m *Message, files ...*os.File) error {
+	fds := make([]int, 0, len(files))
+	// Each descriptor is borrowed under its file's own lock, so that a
+	// concurrent Close can't let the number name something else meanwhile.
+	return borrow(files, &fds, func() error { return c.SendNumbers(m, fds) })
+}
+
+// SendNumbers is Send for descriptors that are no files: the caller keeps them
+// open until it returns.
+func (c *Conn) SendNumbers(m *Message, fds []int) error {
 	wire, err := Encode(m)
 	if err != nil {
 		return err
@@ -134,38 +131,44 @@ func (c *Conn) Send(m *Message, files ...*os.File) error {
 	}
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	for len(files) > maxFiles {
-		if err := c.sendPacket(continuation, files[:maxFiles]); err != nil {
+	for len(fds) > maxFiles {
+		if err := c.sendPacket(continuation, fds[:maxFiles]); err != nil {
 			return fmt.Errorf("send %s: %w", m.Kind, err)
 		}
-		files = files[maxFiles:]
+		fds = fds[maxFiles:]
 	}
-	if err := c.sendPacket(wire, files); err != nil {
+	if err := c.sendPacket(wire, fds); err != nil {
 		return fmt.Errorf("send %s: %w", m.Kind, err)
 	}
 	return nil
 }
 
-// sendPacket sends one packet. It borrows each file's descriptor under the
-// file's own lock, so that a concurrent Close can't let the number name
-// something else in the meantime.
-func (c *Conn) sendPacket(wire []byte, files []*os.File) error {
-	fds := make([]int, 0, len(files))
-	return borrow(files, &fds, func() error {
-		var rights []byte
-		if len(fds) > 0 {
-			rights = unix.UnixRights(fds...)
-		}
+const (
+	// transitPause and transitPatience are for a user that has as many
+	// descriptors in transit, in messages that nobody has read yet, as the
+	// kernel lets it have open (unix(7), ETOOMANYREFS): the readers are on it.
+	transitPause    = 5 * time.Millisecond
+	transitPatience = 5 * time.Second
+)
+
+func (c *Conn) sendPacket(wire []byte, fds []int) error {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	for begin := time.Now(); ; time.Sleep(transitPause) {
 		var sendErr error
 		err := c.raw.Write(func(fd uintptr) bool {
 			sendErr = unix.Sendmsg(int(fd), wire, rights, nil, unix.MSG_NOSIGNAL)
 			return !errors.Is(sendErr, unix.EAGAIN) && !errors.Is(sendErr, unix.EINTR)
 		})
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case !errors.Is(sendErr, unix.ETOOMANYREFS) || time.Since(begin) > transitPatience:
+			return sendErr
 		}
-		return sendErr
-	})
+	}
 }
 
 // borrow calls use with the descriptor numbers of all files in fds, each held
@@ -236,7 +239,7 @@ func (c *Conn) recvPacket() (int, []*os.File, error) {
 	case recvErr != nil:
 		return 0, nil, fmt.Errorf("receive: %w", recvErr)
 	}
-	files, err := filesOf(c.oob[:oobn])
+	files, sender, err := unpack(c.oob[:oobn])
 	if err != nil {
 		return 0, nil, err
 	}
@@ -249,20 +252,27 @@ func (c *Conn) recvPacket() (int, []*os.File, error) {
 		}
 		return 0, nil, fmt.Errorf("receive: %w: truncated", ErrMalformed)
 	}
+	if sender != nil {
+		c.sender.Store(sender)
+	}
 	return n, files, nil
 }
 
-// filesOf takes the descriptors out of control messages.
-func filesOf(oob []byte) ([]*os.File, error) {
+// unpack takes the descriptors out of control messages, and who sent them if
+// that is among them.
+func unpack(oob []byte) (files []*os.File, sender *Credentials, err error) {
 	if len(oob) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return nil, fmt.Errorf("receive: %w: %w", ErrMalformed, err)
+		return nil, nil, fmt.Errorf("receive: %w: %w", ErrMalformed, err)
 	}
-	var files []*os.File
 	for i := range messages {
+		if u, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			sender = &Credentials{PID: int(u.Pid), UID: int(u.Uid)}
+			continue
+		}
 		fds, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
 			continue // another kind of control message carries no descriptor
@@ -271,7 +281,7 @@ func filesOf(oob []byte) ([]*os.File, error) {
 			files = append(files, os.NewFile(uintptr(fd), "inherited"))
 		}
 	}
-	return files, nil
+	return files, sender, nil
 }
 
 // Close closes this end; the other one reads io.EOF.

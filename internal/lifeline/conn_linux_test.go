@@ -174,7 +174,7 @@ func TestRubbishIsAnErrorAndItsDescriptorsAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := a.sendPacket([]byte("{rubbish"), []*os.File{w}); err != nil {
+	if err := a.sendPacket([]byte("{rubbish"), []int{int(w.Fd())}); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()

@@ -7,11 +7,17 @@ import (
 )
 
 // Protocol versions that this build speaks. Both ends name their range in
-// Hello and Welcome; the highest version in both ranges is used, and an empty
-// intersection is refused before anything else is exchanged.
+// Hello and Welcome, and again in Resume and Resumed; the highest version in
+// both ranges is used, and an empty intersection is refused before anything else
+// is exchanged.
 const (
 	ProtocolMin = 1
-	ProtocolMax = 1
+	ProtocolMax = 2
+
+	// ProtocolHandover is the first version with Welcome.Handover, Resume and
+	// KindUndrain. A worker that speaks less is welcomed without Handover and
+	// ends with its supervisor; one that drains does so for good.
+	ProtocolHandover = 2
 )
 
 // Kind names a message. It is the discriminator of the JSON envelope.
@@ -40,6 +46,7 @@ const (
 	KindDropSocket Kind = "drop_socket" // close a socket that was retired
 	KindPeer       Kind = "peer"        // doorbell of another slot (one descriptor)
 	KindDrain      Kind = "drain"       // serve what is there, accept nothing
+	KindUndrain    Kind = "undrain"     // current again: take the drain back
 	KindStop       Kind = "stop"        // end all connections in order within the grace
 	KindNonceLease Kind = "nonce_lease" // answers NonceRequest
 	KindConnsQuery Kind = "conns_query" // list connections
@@ -133,8 +140,10 @@ type Resume struct {
 }
 
 // Resumed makes the connection on which Resume came the worker's lifeline. What
-// is wanted of the worker follows in the usual messages. The worker asks again
-// for what it had asked for and not got.
+// is wanted of the worker follows in the usual messages: sockets, Readers with a
+// Seq above that in Resume, doorbells, Drain or Undrain, Stop. The worker asks
+// again for what it had asked for and not got. What it still owes to orders of
+// its former supervisor, such as a ReadersSet, it keeps to itself.
 type Resumed struct {
 	Protocol int `json:"protocol"`
 }
@@ -188,6 +197,9 @@ type Drain struct {
 	Mode     string        `json:"mode"`
 	Window   time.Duration `json:"window"`   // goaway is spread over this long
 	Deadline time.Time     `json:"deadline"` // by which all is to have ended, for information; Stop comes before
+	// Linger is how long from now on a worker that has nothing left to serve
+	// stays all the same, because its generation may become current again.
+	Linger time.Duration `json:"linger,omitempty"`
 	// Listeners, by ID, whose connections are to end before the others. The
 	// worker sees to it by itself.
 	Listeners map[uint8]Limit `json:"listeners,omitempty"`
