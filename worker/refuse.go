@@ -10,7 +10,7 @@ import (
 
 // A client that answers a Retry is not going to take another one (RFC 9000,
 // section 17.2.5.2). If its token is not one of ours, it has to be told that the
-// attempt has failed, or it waits until its handshake times out (section 8.1.3:
+// attempt has failed, or it waits until its handshake times out (section 8.1.2:
 // INVALID_TOKEN, at once). quic-go does so for tokens that it can read. One that
 // it cannot read it takes for an address token of somebody else, which counts as
 // none, and sends another Retry. Here more is known: the connection ID is one

@@ -78,3 +78,26 @@ func TestSealInitial(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a datagram holds, looking closely at it does not fail, and the answer
+// is small.
+func FuzzRefusal(f *testing.F) {
+	dcid := seq(17)
+	f.Add(clientInitial(f, version1, dcid, seq(5), dcid, seq(90)))
+	f.Add(clientInitial(f, version2, dcid, nil, dcid, nil))
+	f.Add(longPacket(version1, 0, dcid, seq(5), minInitial))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h := parseHeader(b, testCIDLen)
+		if h.class != classInitial {
+			return
+		}
+		token := initialToken(b, &h)
+		if len(token) > len(b) {
+			t.Error("token")
+		}
+		answer, ok := refusal(b, &h)
+		if ok && len(answer) >= minInitial/10 {
+			t.Errorf("%d bytes answer %d", len(answer), len(b))
+		}
+	})
+}
