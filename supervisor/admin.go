@@ -100,6 +100,8 @@ func (a *admin) handler() http.Handler {
 	mux.HandleFunc("POST /v1/reload", a.reload)
 	mux.HandleFunc("POST /v1/upgrade", a.upgrade)
 	mux.HandleFunc("GET /v1/operations/{id}", a.operation)
+	mux.HandleFunc("POST /v1/promote", a.promote)
+	mux.HandleFunc("POST /v1/rollback", a.rollback)
 	mux.HandleFunc("POST /v1/drain", a.drain)
 	mux.HandleFunc("POST /v1/stop", a.stop)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -20,6 +20,18 @@ func (a *admin) upgrade(w http.ResponseWriter, r *http.Request) {
 	a.begin(w, r, func(s *Supervisor) (*operation, error) { return s.requestUpgrade(in) })
 }
 
+// promote makes the canary current, and answers with the operation's number at
+// once.
+func (a *admin) promote(w http.ResponseWriter, r *http.Request) {
+	a.begin(w, r, (*Supervisor).requestPromote)
+}
+
+// rollback ends the canary or returns to the generation before. When it has
+// answered, new connections have turned back.
+func (a *admin) rollback(w http.ResponseWriter, r *http.Request) {
+	a.begin(w, r, (*Supervisor).requestRollback)
+}
+
 // begin runs what begins an operation in the loop and answers with its number.
 func (a *admin) begin(w http.ResponseWriter, r *http.Request, f func(*Supervisor) (*operation, error)) {
 	var answer struct {

@@ -19,6 +19,7 @@ type fakeWorker struct {
 	mu      sync.Mutex
 	readers lifeline.Readers
 	drains  []lifeline.Drain
+	undrain int
 	end     *exit
 	ended   chan struct{}
 }
@@ -135,6 +136,10 @@ func (f *fakeWorker) obey(sc *script, m *lifeline.Message) bool {
 			return false // idle at once
 		}
 		sc.onDrain(f)
+	case lifeline.KindUndrain:
+		f.mu.Lock()
+		f.undrain++
+		f.mu.Unlock()
 	case lifeline.KindStop:
 		if sc.onStop == nil {
 			return false

@@ -46,9 +46,13 @@ type generation struct {
 	handing    bool // its workers take over the sockets
 	patient    bool // the current generation's workers may still acknowledge
 	handTimer  *timer
-	evicted    bool   // told to end early
-	reason     error  // why it failed
-	build, ver string // of its workers' binary, as they say
+	evicted    bool           // told to end early
+	trial      *trial         // while it is to be, or is, a canary
+	before     shm.Generation // that was current when it became current; 0: none
+	done       tally          // of its workers that have ended
+	lost       error          // why its last worker that it counted on was lost
+	reason     error          // why it failed
+	build, ver string         // of its workers' binary, as they say
 }
 
 // member is one of the places of a generation. Its process may be replaced.
@@ -108,7 +112,7 @@ func (g *generation) every(ok func(*worker) bool) bool {
 func (s *Supervisor) startGeneration(op *operation, wants []wanted) {
 	spec := op.spec
 	g := &generation{
-		id: s.nextGeneration, spec: spec, since: time.Now(), wants: wants,
+		id: s.nextGeneration, spec: spec, since: time.Now(), wants: wants, trial: s.trialOf(op),
 		grace: fastGrace, mode: spec.Drain.Mode, window: spec.Drain.Window,
 	}
 	s.nextGeneration++
@@ -212,8 +216,20 @@ func (s *Supervisor) generationEvent(g *generation, e generationEvent) {
 	if cell.do&doHandover != 0 {
 		s.startHandover(g)
 	}
+	if cell.do&doShare != 0 {
+		s.openTrial(g)
+	}
 	if cell.do&doAdmit != 0 {
 		s.admit(g)
+	}
+	if cell.do&doRestore != 0 {
+		s.restoreGeneration(g)
+	}
+	if cell.do&doKeep != 0 {
+		s.keepTrial(g)
+	}
+	if cell.do&doJudge != 0 {
+		s.crashedOnTrial(g)
 	}
 	if cell.do&doDrain != 0 {
 		s.drain(g, g.spec.Drain.Mode, g.spec.Drain.Window, g.spec.Drain.Timeout)
@@ -291,6 +307,9 @@ func (s *Supervisor) retire(g *generation) {
 	g.self.release()
 	s.removeGeneration(g)
 	s.reconcile()
+	if s.beside == g {
+		s.beside = nil
+	}
 	if s.op != nil && s.op.waiting {
 		s.prepare(s.op)
 	}

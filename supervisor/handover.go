@@ -33,6 +33,7 @@ func (s *Supervisor) startHandover(g *generation) {
 		return
 	}
 	g.handing, g.patient = true, s.current != nil
+	g.handTimer.stop()
 	g.handTimer = s.after(handoverTimeout, func() {
 		g.reason = fmt.Errorf("%w: a worker did not start to read within %v", ErrTimeout, handoverTimeout)
 		s.generationEvent(g, genStepFailed)
@@ -47,8 +48,12 @@ func (s *Supervisor) startHandover(g *generation) {
 
 // checkHandover goes on once everybody has acknowledged.
 func (s *Supervisor) checkHandover() {
+	s.checkBeside()
 	g := s.incoming
-	if g == nil || !g.handing || g.state != GenerationProbed {
+	if g == nil {
+		g = s.canary
+	}
+	if g == nil || !g.handing || g.state != GenerationProbed && g.state != GenerationCanary {
 		return
 	}
 	if !g.every(func(w *worker) bool {
@@ -63,6 +68,10 @@ func (s *Supervisor) checkHandover() {
 			}
 		}
 	}
+	if g.trial != nil && g.state == GenerationProbed {
+		s.generationEvent(g, genShares)
+		return
+	}
 	s.generationEvent(g, genHandedOver)
 }
 
@@ -74,7 +83,13 @@ func (s *Supervisor) admit(g *generation) {
 	}
 	s.seg.Admission().Store(shm.Choice{Current: g.id})
 	old := s.current
-	s.current, s.incoming, s.spec = g, nil, g.spec
+	if g == s.canary {
+		s.promoted(g)
+	}
+	if old != nil {
+		g.before = old.id
+	}
+	s.current, s.incoming, s.beside, s.spec = g, nil, nil, g.spec
 	g.handing = false
 	s.releaseTCP()
 	if old != nil {

@@ -57,17 +57,18 @@ func (s *Supervisor) watch() {
 	if changed {
 		s.reconcile()
 		s.admitLively()
+		s.judgeHung()
 	}
 	s.after(s.env.look, s.watch)
 }
 
-// replaceHung kills a worker of the current generation that has hung for so
+// replaceHung kills a worker of a generation that accepts which has hung for so
 // long that it is not waited for any more; its end brings the replacement.
 // Those of a draining generation have their deadline.
 func (s *Supervisor) replaceHung(w *worker) {
 	limit := w.gen.spec.Liveness
 	silent := time.Duration(w.pulse.missed) * s.env.look
-	if w.gen != s.current || w.state != workerServing || limit < 0 || !w.pulse.hung || silent < limit {
+	if w.gen != s.current && w.gen != s.canary || w.state != workerServing || limit < 0 || !w.pulse.hung || silent < limit {
 		return
 	}
 	s.log.Error("worker has hung for too long", append(w.fields(), zap.Duration("silent", silent))...)
@@ -77,19 +78,23 @@ func (s *Supervisor) replaceHung(w *worker) {
 }
 
 // admitLively keeps new connections away from workers of the current
-// generation that hang, as long as there is another.
+// generation that hang, as long as there is another, and from those of a
+// canary.
 func (s *Supervisor) admitLively() {
-	g := s.current
-	if g == nil {
-		return
-	}
-	readers := g.readers()
-	for i, m := range g.members {
-		if m.w == nil || m.w.state != workerServing {
+	for _, g := range []*generation{s.current, s.canary} {
+		if g == nil {
 			continue
 		}
-		if dir := s.seg.Directory(); dir.Record(m.w.slot).Serving != readers[i] {
-			dir.SetServing(m.w.slot, readers[i])
+		lively := g.readers()
+		for i, m := range g.members {
+			if m.w == nil || m.w.state != workerServing {
+				continue
+			}
+			// What a canary can't take the others do, so none has to try.
+			serves := lively[i] && !(g == s.canary && m.w.pulse.hung)
+			if dir := s.seg.Directory(); dir.Record(m.w.slot).Serving != serves {
+				dir.SetServing(m.w.slot, serves)
+			}
 		}
 	}
 }

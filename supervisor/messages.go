@@ -143,7 +143,7 @@ func (s *Supervisor) serving(w *worker) {
 		if g.every(func(o *worker) bool { return o.state == workerServing }) {
 			s.generationEvent(g, genAllProbed)
 		}
-	case GenerationCurrent:
+	case GenerationCanary, GenerationCurrent:
 		// A replacement: it gets its share of the sockets back.
 		s.log.Info("worker replaced", w.fields()...)
 		s.reconcile()

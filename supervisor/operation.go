@@ -61,6 +61,8 @@ type Operation struct {
 	// Version and BuildID of the new program, once it has answered.
 	Version string `json:"version,omitempty"`
 	BuildID string `json:"build_id,omitempty"`
+	// Canary is how the canary has done, once there is one.
+	Canary *CanaryReport `json:"canary,omitempty"`
 }
 
 // ended reports whether nothing more happens to the operation.

@@ -56,7 +56,7 @@ const (
 // old. It reports whether crashes matter.
 func (s *Supervisor) startProbation(g, old *generation, op *operation) bool {
 	s.endProbation()
-	if op.Kind != OperationUpgrade || old == nil {
+	if op.Kind != OperationUpgrade && op.Kind != OperationPromote || old == nil {
 		return false
 	}
 	spec, err := old.wholeSpec()
@@ -142,7 +142,7 @@ func (s *Supervisor) crashed(w *worker) {
 
 // goBack gives up the generation on probation: what served before does so
 // again. The upgrade has failed, even if it was done already.
-func (s *Supervisor) goBack(why error) {
+func (s *Supervisor) goBack(why error) *operation {
 	p := s.probation
 	if op := s.findOperation(p.operation); op != nil && op != s.op {
 		op.State, op.Reason, op.Code = OperationFailed, oneLine(why), codeOf(why)
@@ -156,9 +156,10 @@ func (s *Supervisor) goBack(why error) {
 	s.queue = slices.Insert(s.queue, 0, back)
 	if s.op != nil && s.op.ID == p.operation {
 		s.finishOp(why) // begins the next one
-		return
+		return back
 	}
 	s.nextOp()
+	return back
 }
 
 // document returns what to keep of a probation, or nil.

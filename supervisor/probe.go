@@ -18,13 +18,20 @@ import (
 // geometry has so many.
 const probeSlot = 1<<16 - 1
 
-// startProbe proves the worker's QUIC listeners, one after the other, in the
-// background, and posts the result.
+// startProbe proves the worker and posts the result.
 func (s *Supervisor) startProbe(w *worker) {
+	if !s.probeAside(w, func(pushed uint64, err error) event { return probedEvent{w, pushed, err} }) {
+		s.after(0, func() { s.workerEvent(w, wkProbed) })
+	}
+}
+
+// probeAside proves the worker's QUIC listeners, one after the other, in the
+// background, and posts the event that result makes. It returns false if there
+// is nothing to be proven.
+func (s *Supervisor) probeAside(w *worker, result func(pushed uint64, err error) event) bool {
 	targets := s.probeTargets(w)
 	if s.opt.Probe == nil || w.gen.spec.NoProbe || len(targets) == 0 {
-		s.after(0, func() { s.workerEvent(w, wkProbed) })
-		return
+		return false
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w.stopProbe = cancel
@@ -42,8 +49,9 @@ func (s *Supervisor) startProbe(w *worker) {
 				break
 			}
 		}
-		s.post(probedEvent{w, pushed, err})
+		s.post(result(pushed, err))
 	})
+	return true
 }
 
 // probeTarget is one listener of one worker as the background sees it.

@@ -38,6 +38,7 @@ type readerGroup struct {
 	// members says for each place whether its worker can read.
 	members []bool
 	accepts bool // takes new TCP connections
+	beside  bool // reads UDP whoever else does
 }
 
 func (g readerGroup) canRead() bool { return slices.Contains(g.members, true) }
@@ -62,51 +63,56 @@ type readSocket struct {
 
 // desired computes what every place of every group is to read. Groups come in
 // the order in which they have a right to a listener: the current generation,
-// then the draining ones from the newest on. The incoming one, during its
-// handover, reads beside the others: two readers of one socket do no harm,
-// since each steers every packet; none would leave packets waiting.
+// a canary, then the draining ones from the newest on. A canary's packets come
+// through its queues, but it accepts TCP connections as the current generation
+// does. Who is handed to, or from, reads beside the others: two readers of one
+// socket do no harm, since each steers every packet; none would leave packets
+// waiting.
 //
 // A listener that the current generation does not have is read on by the
 // newest generation that has it, for the connections that it holds. So is one
 // whose current workers are all dead.
-func desired(sockets []readSocket, ranked []readerGroup, incoming *readerGroup) (forRanked [][]readerSet, forIncoming []readerSet) {
-	forRanked = make([][]readerSet, len(ranked))
+func desired(sockets []readSocket, ranked []readerGroup) [][]readerSet {
+	sets := make([][]readerSet, len(ranked))
 	for i, g := range ranked {
-		forRanked[i] = make([]readerSet, len(g.members))
-	}
-	if incoming != nil {
-		forIncoming = make([]readerSet, len(incoming.members))
+		sets[i] = make([]readerSet, len(g.members))
 	}
 	for _, sock := range sockets {
-		if incoming != nil {
-			assign(forIncoming, *incoming, sock)
-		}
+		read := false
 		for i, g := range ranked {
-			if assign(forRanked[i], g, sock) {
-				break
+			switch {
+			case g.listeners&(1<<sock.key.listener) == 0 || !g.canRead():
+			case sock.key.network == networkTCP:
+				if g.accepts {
+					g.give(sets[i], sock)
+				}
+			case g.beside:
+				g.read(sets[i], sock)
+			case !read:
+				g.read(sets[i], sock)
+				read = true
 			}
 		}
 	}
-	return forRanked, forIncoming
+	return sets
 }
 
-// assign gives the socket to a group and reports whether the group reads it.
-func assign(sets []readerSet, g readerGroup, sock readSocket) bool {
-	if g.listeners&(1<<sock.key.listener) == 0 || !g.canRead() {
-		return false
-	}
-	if sock.key.network == networkUDP && !sock.shared {
+// read gives a UDP socket to one place, or one that is shared to all.
+func (g readerGroup) read(sets []readerSet, sock readSocket) {
+	if !sock.shared {
 		sets[g.reader(sock.position)].add(networkUDP, sock.key.listener, sock.key.index)
-		return true
+		return
 	}
-	if g.accepts || sock.shared {
-		for place, alive := range g.members {
-			if alive {
-				sets[place].add(sock.key.network, sock.key.listener, sock.key.index)
-			}
+	g.give(sets, sock)
+}
+
+// give gives a socket to every place that can use it.
+func (g readerGroup) give(sets []readerSet, sock readSocket) {
+	for place, alive := range g.members {
+		if alive {
+			sets[place].add(sock.key.network, sock.key.listener, sock.key.index)
 		}
 	}
-	return true
 }
 
 // reconcile brings every worker nearer to what it is to hold and to read. It
@@ -114,42 +120,38 @@ func assign(sets []readerSet, g readerGroup, sock readSocket) bool {
 // nothing when nothing differs.
 func (s *Supervisor) reconcile() {
 	s.retireSockets()
-	ranked, incoming := s.ranked()
+	ranked := s.ranked()
 	groups := make([]readerGroup, len(ranked))
 	for i, g := range ranked {
-		groups[i] = g.readerGroup(g == s.current && s.stopping == stopNone)
+		handed := g.handing && (g == s.incoming || g == s.canary)
+		groups[i] = readerGroup{
+			listeners: g.mask(), members: g.readers(),
+			accepts: (g == s.current || g == s.canary || g == s.incoming && g.trial == nil) && s.stopping == stopNone,
+			beside:  handed && !(g == s.incoming && g.trial != nil) || g == s.beside,
+		}
 	}
-	var in *readerGroup
-	if incoming != nil {
-		group := incoming.readerGroup(true)
-		in = &group
-	}
-	sets, incomingSets := desired(s.readSockets(), groups, in)
-	for i, g := range ranked {
-		s.apply(g, sets[i])
-	}
-	if incoming != nil {
-		s.apply(incoming, incomingSets)
+	for i, sets := range desired(s.readSockets(), groups) {
+		s.apply(ranked[i], sets)
 	}
 	s.syncStore()
 }
 
-// ranked returns the generations that read, best first, and the one that is
-// being handed to.
-func (s *Supervisor) ranked() (ranked []*generation, incoming *generation) {
-	if s.current != nil {
-		ranked = append(ranked, s.current)
+// ranked returns the generations that read, best first.
+func (s *Supervisor) ranked() (ranked []*generation) {
+	add := func(g *generation) {
+		if g != nil && !slices.Contains(ranked, g) { // at a stop the current one drains too
+			ranked = append(ranked, g)
+		}
 	}
-	ranked = append(ranked, s.draining()...)
-	ranked = slices.Compact(ranked) // at a stop the current one drains too
+	add(s.current)
+	add(s.canary)
 	if g := s.incoming; g != nil && g.handing {
-		incoming = g
+		add(g)
 	}
-	return ranked, incoming
-}
-
-func (g *generation) readerGroup(accepts bool) readerGroup {
-	return readerGroup{listeners: g.mask(), members: g.readers(), accepts: accepts}
+	for _, g := range s.draining() {
+		add(g)
+	}
+	return ranked
 }
 
 func (s *Supervisor) readSockets() []readSocket {
@@ -177,7 +179,7 @@ func (s *Supervisor) apply(g *generation, sets []readerSet) {
 			continue
 		}
 		// A worker whose generation only drains is given nothing new.
-		if g == s.current || g == s.incoming {
+		if g == s.current || g == s.incoming || g == s.canary {
 			s.giveSockets(w)
 		}
 		if w.readers.equal(sets[i]) {
@@ -231,7 +233,7 @@ func (s *Supervisor) setNeeded(set *socketSet) bool {
 		return false
 	}
 	for _, g := range s.generations {
-		if !g.ended() && g.asks(set) && (set.network == networkUDP || g == s.current || g == s.incoming || !set.released) {
+		if !g.ended() && g.asks(set) && (set.network == networkUDP || g == s.current || g == s.incoming || g == s.canary || !set.released) {
 			return true
 		}
 	}

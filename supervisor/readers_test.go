@@ -14,14 +14,14 @@ func udpSockets(listener uint8, n int) []readSocket {
 }
 
 func TestDesiredSpreadsSockets(t *testing.T) {
-	got, _ := desired(udpSockets(0, 5), []readerGroup{{listeners: 1, members: []bool{true, true}, accepts: true}}, nil)
+	got := desired(udpSockets(0, 5), []readerGroup{{listeners: 1, members: []bool{true, true}, accepts: true}})
 	if a, b := got[0][0].udp[0], got[0][1].udp[0]; len(a) != 3 || len(b) != 2 || a[0] != 10 || b[0] != 11 {
 		t.Errorf("%v %v", a, b)
 	}
 }
 
 func TestDesiredGivesADeadWorkersSocketsToASibling(t *testing.T) {
-	got, _ := desired(udpSockets(0, 3), []readerGroup{{listeners: 1, members: []bool{true, false, true}}}, nil)
+	got := desired(udpSockets(0, 3), []readerGroup{{listeners: 1, members: []bool{true, false, true}}})
 	if a, b, c := len(got[0][0].udp[0]), len(got[0][1].udp[0]), len(got[0][2].udp[0]); a != 1 || b != 0 || c != 2 {
 		t.Errorf("%d %d %d", a, b, c)
 	}
@@ -34,7 +34,7 @@ func TestDesiredPrefersTheFirstGroupThatCanRead(t *testing.T) {
 		{listeners: 0b11, members: []bool{false}},
 		{listeners: 0b11, members: []bool{true}},
 	}
-	got, _ := desired(sockets, groups, nil)
+	got := desired(sockets, groups)
 	if len(got[0][0].udp[0]) != 2 || got[1][0].udp != nil || got[2][0].udp[0] != nil || len(got[2][0].udp[1]) != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -42,12 +42,31 @@ func TestDesiredPrefersTheFirstGroupThatCanRead(t *testing.T) {
 
 func TestDesiredHandover(t *testing.T) {
 	tcp := readSocket{key: socketKey{0, networkTCP, 0}}
-	incoming := readerGroup{listeners: 1, members: []bool{true}, accepts: true}
-	got, in := desired(append(udpSockets(0, 2), tcp), []readerGroup{{listeners: 1, members: []bool{true}, accepts: true}}, &incoming)
-	for _, set := range []readerSet{got[0][0], in[0]} {
-		if len(set.udp[0]) != 2 || len(set.tcp[0]) != 1 {
+	current := readerGroup{listeners: 1, members: []bool{true}, accepts: true}
+	incoming := current
+	incoming.beside = true
+	got := desired(append(udpSockets(0, 2), tcp), []readerGroup{current, incoming})
+	for _, sets := range got {
+		if set := sets[0]; len(set.udp[0]) != 2 || len(set.tcp[0]) != 1 {
 			t.Errorf("%+v", set)
 		}
+	}
+}
+
+// A canary accepts TCP connections, and reads what the current generation does
+// not have, or can't.
+func TestDesiredCanary(t *testing.T) {
+	sockets := append(udpSockets(0, 2), udpSockets(1, 1)...)
+	sockets = append(sockets, readSocket{key: socketKey{0, networkTCP, 0}})
+	current := readerGroup{listeners: 0b01, members: []bool{true}, accepts: true}
+	canary := readerGroup{listeners: 0b11, members: []bool{true}, accepts: true}
+	got := desired(sockets, []readerGroup{current, canary})
+	if c := got[1][0]; len(c.udp[0]) != 0 || len(c.udp[1]) != 1 || len(c.tcp[0]) != 1 || len(got[0][0].udp[0]) != 2 || len(got[0][0].tcp[0]) != 1 {
+		t.Errorf("%+v", got)
+	}
+	current.members[0] = false
+	if got := desired(sockets, []readerGroup{current, canary}); len(got[1][0].udp[0]) != 2 {
+		t.Errorf("without a current worker: %+v", got)
 	}
 }
 
@@ -69,7 +88,7 @@ func TestDesiredReadsEverything(t *testing.T) {
 			}
 			groups = append(groups, g)
 		}
-		got, _ := desired(sockets, groups, nil)
+		got := desired(sockets, groups)
 		readers := map[socketKey]int{}
 		for i, sets := range got {
 			for m, set := range sets {

@@ -29,6 +29,7 @@ func (s *Supervisor) exited(w *worker) {
 
 // reclaim frees what a dead worker held, in the segment and here.
 func (s *Supervisor) reclaim(w *worker) {
+	w.gen.done.add(s.tallyOf(w))
 	entries, packets := s.slots.reclaim(w)
 	s.log.Info("worker ended", append(w.fields(), zap.NamedError("reason", w.reason),
 		zap.Int("table_entries", entries), zap.Int("queued_packets", packets))...)
@@ -55,13 +56,13 @@ func (s *Supervisor) lost(w *worker) {
 	if m.w == w {
 		m.w = nil
 	}
-	if w.reason != nil && g.reason == nil && g.state < GenerationCurrent {
+	if w.reason != nil && g.reason == nil && g.state < GenerationCanary {
 		g.reason = fmt.Errorf("worker %d of %d: %w", m.index+1, len(g.members), w.reason)
 	}
-	replace := generationTable[g.state][genWorkerLost].do&doReplace != 0
+	g.lost = w.reason
 	s.generationEvent(g, genWorkerLost)
 	s.reconcile()
-	if replace {
+	if generationTable[g.state][genWorkerLost].do&doReplace != 0 {
 		s.replace(g, m, w.reason)
 	}
 }

@@ -12,6 +12,17 @@ import (
 // requestReload starts a reload or joins the one that comes next. The waiter,
 // if any, has room for one result. Nil says that the service is stopping.
 func (s *Supervisor) requestReload(waiter chan<- error) *operation {
+	if s.canary != nil && s.stopping == stopNone {
+		op := s.newOperation(OperationReload)
+		if waiter != nil {
+			op.waiters = append(op.waiters, waiter)
+		}
+		s.notifyReloading()
+		s.failed(op, s.errCanary())
+		s.end(op, s.errCanary())
+		s.notifySettled()
+		return op
+	}
 	if s.stopping != stopNone {
 		if waiter != nil {
 			waiter <- ErrStopping
@@ -65,6 +76,8 @@ func (s *Supervisor) begin(op *operation) {
 	switch {
 	case op.Kind == OperationUpgrade:
 		s.beginUpgrade(op)
+	case op.Kind == OperationRollback && s.canTurnBack():
+		s.turnBack(op)
 	case op.spec != nil:
 		s.prepare(op)
 	default:

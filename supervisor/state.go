@@ -10,20 +10,25 @@ type GenerationState uint8
 
 // The states of a generation:
 //
-//	starting ─► ready ─► probed ─► current ─► draining ─► retired
+//	                           ┌─► canary ─┐─────┐
+//	starting ─► ready ─► probed ─┴─► current ◄─► draining ─► retired
 //	    └─────────┴────────┴────► failed
+//
+// A draining generation becomes current again when the one after it is rolled
+// back.
 const (
 	GenerationStarting GenerationState = iota // processes run, not all are ready
 	GenerationReady                           // all are ready, not all are proven
 	GenerationProbed                          // all are proven; the handover is under way
-	GenerationCurrent                         // accepts new connections
+	GenerationCanary                          // accepts a share of the new connections
+	GenerationCurrent                         // accepts new connections, or what a canary does not
 	GenerationDraining                        // serves what it has
 	GenerationRetired                         // no process left
 	GenerationFailed                          // was never current
 	numGenerationStates
 )
 
-var generationNames = [numGenerationStates]string{"starting", "ready", "probed", "current", "draining", "retired", "failed"}
+var generationNames = [numGenerationStates]string{"starting", "ready", "probed", "canary", "current", "draining", "retired", "failed"}
 
 func (s GenerationState) String() string { return generationNames[s] }
 
@@ -46,7 +51,11 @@ type generationEvent uint8
 const (
 	genAllReady    generationEvent = iota // every worker has said ready
 	genAllProbed                          // every worker has been probed
+	genShares                             // everything is set for a share of the new connections
+	genPromoted                           // is to be current
 	genHandedOver                         // every worker reads its sockets
+	genRolledBack                         // is not to become current
+	genRestored                           // the one after it is rolled back
 	genWorkerLost                         // a worker ended or hung before it should
 	genStepFailed                         // a step of the handover can't be done
 	genSuperseded                         // the next generation has become current
@@ -59,7 +68,7 @@ const (
 )
 
 var generationEventNames = [numGenerationEvents]string{
-	"all ready", "all probed", "handed over", "worker lost", "step failed", "superseded",
+	"all ready", "all probed", "shares", "promoted", "handed over", "rolled back", "restored", "worker lost", "step failed", "superseded",
 	"deadline", "evicted", "stop ordered", "fast stop", "empty",
 }
 
@@ -71,7 +80,11 @@ type generationAction uint16
 const (
 	doProbe     generationAction = 1 << iota // start the probes
 	doHandover                               // bind what is missing, set the readers
+	doShare                                  // store the admission word with a share
 	doAdmit                                  // store the admission word, supersede the old one
+	doRestore                                // the same for one that drains, and end its drain
+	doKeep                                   // a promotion can't be done: all stays as it is
+	doJudge                                  // roll back if it is to be done without being told
 	doReplace                                // start another process for the lost one
 	doAbandon                                // tell the reload, end the processes
 	doDrain                                  // send the drain order of the reload
@@ -93,7 +106,11 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 	GenerationStarting: {
 		genAllReady:    {GenerationReady, doProbe},
 		genAllProbed:   {GenerationStarting, 0},
+		genShares:      {GenerationStarting, 0},
+		genPromoted:    {GenerationStarting, 0},
 		genHandedOver:  {GenerationStarting, 0},
+		genRolledBack:  {GenerationStarting, 0},
+		genRestored:    {GenerationStarting, 0},
 		genWorkerLost:  {GenerationFailed, doAbandon},
 		genStepFailed:  {GenerationFailed, doAbandon},
 		genSuperseded:  {GenerationStarting, 0},
@@ -106,7 +123,11 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 	GenerationReady: {
 		genAllReady:    {GenerationReady, 0},
 		genAllProbed:   {GenerationProbed, doHandover},
+		genShares:      {GenerationReady, 0},
+		genPromoted:    {GenerationReady, 0},
 		genHandedOver:  {GenerationReady, 0},
+		genRolledBack:  {GenerationReady, 0},
+		genRestored:    {GenerationReady, 0},
 		genWorkerLost:  {GenerationFailed, doAbandon},
 		genStepFailed:  {GenerationFailed, doAbandon},
 		genSuperseded:  {GenerationReady, 0},
@@ -119,7 +140,11 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 	GenerationProbed: {
 		genAllReady:    {GenerationProbed, 0},
 		genAllProbed:   {GenerationProbed, 0},
+		genShares:      {GenerationCanary, doShare},
+		genPromoted:    {GenerationProbed, 0},
 		genHandedOver:  {GenerationCurrent, doAdmit},
+		genRolledBack:  {GenerationProbed, 0},
+		genRestored:    {GenerationProbed, 0},
 		genWorkerLost:  {GenerationFailed, doAbandon},
 		genStepFailed:  {GenerationFailed, doAbandon},
 		genSuperseded:  {GenerationProbed, 0},
@@ -129,10 +154,31 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 		genFastStop:    {GenerationFailed, doAbandon},
 		genEmpty:       {GenerationFailed, doAbandon | doRetire},
 	},
+	GenerationCanary: {
+		genAllReady:    {GenerationCanary, 0},
+		genAllProbed:   {GenerationCanary, 0},
+		genShares:      {GenerationCanary, 0},
+		genPromoted:    {GenerationCanary, doHandover},
+		genHandedOver:  {GenerationCurrent, doAdmit},
+		genRolledBack:  {GenerationDraining, doDrain}, // new connections have been turned back before
+		genRestored:    {GenerationCanary, 0},
+		genWorkerLost:  {GenerationCanary, doReplace | doJudge},
+		genStepFailed:  {GenerationCanary, doKeep},
+		genSuperseded:  {GenerationCanary, 0},
+		genDeadline:    {GenerationCanary, 0},
+		genEvicted:     {GenerationCanary, 0},
+		genStopOrdered: {GenerationDraining, doDrainStop},
+		genFastStop:    {GenerationDraining, doStopFast},
+		genEmpty:       {GenerationCanary, 0}, // replacements are on their way
+	},
 	GenerationCurrent: {
 		genAllReady:    {GenerationCurrent, 0}, // a replacement is ready
 		genAllProbed:   {GenerationCurrent, 0},
+		genShares:      {GenerationCurrent, 0},
+		genPromoted:    {GenerationCurrent, 0},
 		genHandedOver:  {GenerationCurrent, 0},
+		genRolledBack:  {GenerationCurrent, 0},
+		genRestored:    {GenerationCurrent, 0},
 		genWorkerLost:  {GenerationCurrent, doReplace},
 		genStepFailed:  {GenerationCurrent, 0},
 		genSuperseded:  {GenerationDraining, doDrain},
@@ -145,7 +191,11 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 	GenerationDraining: {
 		genAllReady:    {GenerationDraining, 0},
 		genAllProbed:   {GenerationDraining, 0},
+		genShares:      {GenerationDraining, 0},
+		genPromoted:    {GenerationDraining, 0},
 		genHandedOver:  {GenerationDraining, 0},
+		genRolledBack:  {GenerationDraining, 0},
+		genRestored:    {GenerationCurrent, doRestore},
 		genWorkerLost:  {GenerationDraining, 0}, // its connections are gone; nobody needs another
 		genStepFailed:  {GenerationDraining, 0},
 		genSuperseded:  {GenerationDraining, 0},
@@ -158,7 +208,11 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 	GenerationRetired: {
 		genAllReady:    {GenerationRetired, 0},
 		genAllProbed:   {GenerationRetired, 0},
+		genShares:      {GenerationRetired, 0},
+		genPromoted:    {GenerationRetired, 0},
 		genHandedOver:  {GenerationRetired, 0},
+		genRolledBack:  {GenerationRetired, 0},
+		genRestored:    {GenerationRetired, 0},
 		genWorkerLost:  {GenerationRetired, 0},
 		genStepFailed:  {GenerationRetired, 0},
 		genSuperseded:  {GenerationRetired, 0},
@@ -171,7 +225,11 @@ var generationTable = [numGenerationStates][numGenerationEvents]generationCell{
 	GenerationFailed: {
 		genAllReady:    {GenerationFailed, 0},
 		genAllProbed:   {GenerationFailed, 0},
+		genShares:      {GenerationFailed, 0},
+		genPromoted:    {GenerationFailed, 0},
 		genHandedOver:  {GenerationFailed, 0},
+		genRolledBack:  {GenerationFailed, 0},
+		genRestored:    {GenerationFailed, 0},
 		genWorkerLost:  {GenerationFailed, 0},
 		genStepFailed:  {GenerationFailed, 0},
 		genSuperseded:  {GenerationFailed, 0},

@@ -22,15 +22,24 @@ ready      stop ordered  failed    abandon
 ready      fast stop     failed    abandon
 ready      empty         failed    abandon retire
 probed     handed over   current   admit
+probed     shares        canary    share
 probed     worker lost   failed    abandon
 probed     step failed   failed    abandon
 probed     stop ordered  failed    abandon
 probed     fast stop     failed    abandon
 probed     empty         failed    abandon retire
+canary     promoted      canary    handover
+canary     handed over   current   admit
+canary     rolled back   draining  drain
+canary     worker lost   canary    judge replace
+canary     step failed   canary    keep
+canary     stop ordered  draining  drain-stop
+canary     fast stop     draining  stop-fast
 current    worker lost   current   replace
 current    superseded    draining  drain
 current    stop ordered  draining  drain-stop
 current    fast stop     draining  stop-fast
+draining   restored      current   restore
 draining   deadline      draining  stop-old
 draining   evicted       draining  stop-old
 draining   stop ordered  draining  drain-stop
@@ -84,6 +93,7 @@ serving   bad exit      gone      reclaim lose crash
 draining  hello         killed    kill
 draining  bad hello     killed    kill
 draining  drain         draining  drain
+draining  undrain       serving   undrain
 draining  stop          stopping  stop
 draining  silent        killed    kill
 draining  clean exit    gone      reclaim
@@ -126,7 +136,7 @@ func actions[T ~uint16](do T, names []string) string {
 }
 
 func TestGenerationTable(t *testing.T) {
-	names := []string{"probe", "handover", "admit", "replace", "abandon", "drain", "drain-stop", "stop-old", "stop-fast", "retire"}
+	names := []string{"probe", "handover", "share", "admit", "restore", "keep", "judge", "replace", "abandon", "drain", "drain-stop", "stop-old", "stop-fast", "retire"}
 	want := cells(t, generationCells)
 	for s := range numGenerationStates {
 		for e := range numGenerationEvents {
@@ -145,7 +155,7 @@ func TestGenerationTable(t *testing.T) {
 }
 
 func TestWorkerTable(t *testing.T) {
-	names := []string{"welcome", "refuse", "probe", "serve", "drain", "stop", "kill", "reclaim", "lose", "crash"}
+	names := []string{"welcome", "refuse", "probe", "serve", "drain", "undrain", "stop", "kill", "reclaim", "lose", "crash"}
 	want := cells(t, workerCells)
 	for s := range numWorkerStates {
 		for e := range numWorkerEvents {
@@ -173,7 +183,7 @@ func TestTableInvariants(t *testing.T) {
 			}
 		}
 		for e := range numWorkerEvents {
-			if next := workerNext(s, e).next; next < s {
+			if next := workerNext(s, e).next; next < s && e != wkUndrain {
 				t.Errorf("%s, %s: goes back to %s", s, e, next)
 			}
 		}
@@ -181,10 +191,10 @@ func TestTableInvariants(t *testing.T) {
 	for s := range numGenerationStates {
 		for e := range numGenerationEvents {
 			cell := generationTable[s][e]
-			if s >= GenerationCurrent && cell.next == GenerationFailed && s != GenerationFailed {
-				t.Errorf("%s, %s: a generation that was current can't fail any more", s, e)
+			if s >= GenerationCanary && cell.next == GenerationFailed && s != GenerationFailed {
+				t.Errorf("%s, %s: a generation that had connections can't fail any more", s, e)
 			}
-			if cell.next == GenerationCurrent && s != GenerationCurrent && cell.do&doAdmit == 0 {
+			if cell.next == GenerationCurrent && s != GenerationCurrent && cell.do&(doAdmit|doRestore) == 0 {
 				t.Errorf("%s, %s: current without the admission store", s, e)
 			}
 		}

@@ -11,7 +11,7 @@ type workerState uint8
 
 // The states of a worker process:
 //
-//	spawned ─► welcomed ─► ready ─► serving ─► draining ─► stopping ─► killed ─► gone
+//	spawned ─► welcomed ─► ready ─► serving ◄─► draining ─► stopping ─► killed ─► gone
 //
 // Every state leads to gone by the process's end.
 const (
@@ -56,6 +56,7 @@ const (
 	wkDrained                      // it says that nothing is left
 	wkLate                         // not ready in time
 	wkDrain                        // its generation drains
+	wkUndrain                      // its generation is current again
 	wkStop                         // its generation is to end
 	wkGraceOver                    // the grace of a stop has passed
 	wkSilent                       // it closed its lifeline, broke the protocol or does not read
@@ -66,7 +67,7 @@ const (
 
 var workerEventNames = [numWorkerEvents]string{
 	"hello", "bad hello", "ready", "probed", "probe failed", "failed", "drained", "late",
-	"drain", "stop", "grace over", "silent", "clean exit", "bad exit",
+	"drain", "undrain", "stop", "grace over", "silent", "clean exit", "bad exit",
 }
 
 func (e workerEvent) String() string { return workerEventNames[e] }
@@ -80,6 +81,7 @@ const (
 	toProbe                            // start the probe if the generation wants it now
 	toServe                            // part of the readers from now on
 	toDrain                            // send the drain order
+	toUndrain                          // send the order to serve as before
 	toStop                             // send the stop order, start the grace
 	toKill                             // send SIGKILL
 	toReclaim                          // free what it held
@@ -111,6 +113,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerKilled, endNow},
 		wkLate:      {workerKilled, endNow},
 		wkDrain:     {workerKilled, toKill}, // has nothing to drain
+		wkUndrain:   {workerSpawned, 0},
 		wkStop:      {workerKilled, toKill},
 		wkGraceOver: {workerSpawned, 0},
 		wkSilent:    {workerKilled, endNow},
@@ -127,6 +130,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerKilled, endNow},
 		wkLate:      {workerKilled, endNow},
 		wkDrain:     {workerKilled, toKill},
+		wkUndrain:   {workerWelcomed, 0},
 		wkStop:      {workerKilled, toKill},
 		wkGraceOver: {workerWelcomed, 0},
 		wkSilent:    {workerKilled, endNow},
@@ -143,6 +147,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerKilled, endNow},
 		wkLate:      {workerReady, 0},
 		wkDrain:     {workerStopping, toStop}, // may hold the probe's connection, no more
+		wkUndrain:   {workerReady, 0},
 		wkStop:      {workerStopping, toStop},
 		wkGraceOver: {workerReady, 0},
 		wkSilent:    {workerKilled, endNow},
@@ -159,6 +164,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerServing, 0},
 		wkLate:      {workerServing, 0},
 		wkDrain:     {workerDraining, toDrain},
+		wkUndrain:   {workerServing, 0},
 		wkStop:      {workerStopping, toStop},
 		wkGraceOver: {workerServing, 0},
 		wkSilent:    {workerKilled, endNow},
@@ -175,6 +181,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerDraining, 0}, // the exit follows
 		wkLate:      {workerDraining, 0},
 		wkDrain:     {workerDraining, toDrain}, // another mode or deadline
+		wkUndrain:   {workerServing, toUndrain},
 		wkStop:      {workerStopping, toStop},
 		wkGraceOver: {workerDraining, 0},
 		wkSilent:    {workerKilled, toKill},
@@ -191,6 +198,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerStopping, 0},
 		wkLate:      {workerStopping, 0},
 		wkDrain:     {workerStopping, 0},
+		wkUndrain:   {workerStopping, 0},
 		wkStop:      {workerStopping, toStop}, // a shorter grace
 		wkGraceOver: {workerKilled, toKill},
 		wkSilent:    {workerStopping, 0}, // the grace ends it
@@ -207,6 +215,7 @@ var workerTable = [workerGone][numWorkerEvents]workerCell{
 		wkDrained:   {workerKilled, 0},
 		wkLate:      {workerKilled, 0},
 		wkDrain:     {workerKilled, 0},
+		wkUndrain:   {workerKilled, 0},
 		wkStop:      {workerKilled, 0},
 		wkGraceOver: {workerKilled, 0},
 		wkSilent:    {workerKilled, 0},

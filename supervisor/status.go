@@ -69,7 +69,7 @@ type SocketStatus struct {
 type GenerationStatus struct {
 	ID         shm.Generation  `json:"id"`
 	State      GenerationState `json:"state"`
-	Weight     int             `json:"weight"` // percent of new connections
+	Weight     float64         `json:"weight"` // percent of new connections
 	ConfigHash string          `json:"config_hash"`
 	BuildID    string          `json:"build_id"`
 	Version    string          `json:"version"`
@@ -80,7 +80,12 @@ type GenerationStatus struct {
 	Drain   string               `json:"drain,omitempty"` // hold or goaway, while it drains
 	Timeout string               `json:"drain_timeout"`   // longest drain after the next reload
 	Missing int                  `json:"missing"`         // workers that are being replaced
-	Workers []WorkerStatus       `json:"workers"`
+	// Canary is how the trial goes, while the generation is a canary.
+	Canary *CanaryReport `json:"canary,omitempty"`
+	// Before is the generation that a rollback would return to while this one
+	// is current. It may have ended.
+	Before  shm.Generation `json:"before,omitempty"`
+	Workers []WorkerStatus `json:"workers"`
 }
 
 // WorkerStatus is one process.
@@ -138,6 +143,9 @@ type CountersStatus struct {
 	TCPAccepted      uint64            `json:"tcp_accepted"`
 	TableFull        uint64            `json:"table_full"`
 	SendErrors       uint64            `json:"send_errors"`
+	HandshakesFailed uint64            `json:"handshakes_failed"`
+	Requests         uint64            `json:"requests"` // as programs count them
+	RequestErrors    uint64            `json:"request_errors"`
 	// QueueDelay counts pulled packets by the time that they were queued:
 	// below 2^i microseconds; the last has no bound.
 	QueueDelay     []uint64 `json:"queue_delay"`
@@ -244,7 +252,13 @@ func (s *Supervisor) generationStatus(g *generation) GenerationStatus {
 		ID: g.id, State: g.state, ConfigHash: g.spec.ConfigHash, BuildID: g.build, Version: g.ver,
 		Since: g.since, Timeout: g.spec.Drain.Timeout.String(), Workers: []WorkerStatus{},
 	}
-	if g == s.current {
+	gs.Before = g.before
+	switch {
+	case g == s.canary:
+		gs.Weight, gs.Canary = g.trial.percent, s.report(g)
+	case g == s.current && s.canary != nil:
+		gs.Weight = 100 - s.canary.trial.percent
+	case g == s.current:
 		gs.Weight = 100
 	}
 	if g.state == GenerationDraining {
@@ -264,7 +278,7 @@ func (s *Supervisor) generationStatus(g *generation) GenerationStatus {
 			gs.Missing++
 		}
 	}
-	if g.state != GenerationCurrent {
+	if g.state != GenerationCurrent && g.state != GenerationCanary {
 		gs.Missing = 0
 	}
 	for _, w := range s.workersOf(g) {
@@ -311,6 +325,7 @@ func (s *Supervisor) counters() CountersStatus {
 		Wakeups: t[shm.Wakeups], DoorbellsRung: t[shm.DoorbellsRung],
 		BytesReceived: t[shm.BytesReceived], BytesForwarded: t[shm.BytesForwarded],
 		QUICAccepted: t[shm.QUICAccepted], TCPAccepted: t[shm.TCPAccepted], TableFull: t[shm.TableFull], SendErrors: t[shm.SendErrors],
+		HandshakesFailed: t[shm.HandshakesFailed], Requests: t[shm.Requests], RequestErrors: t[shm.RequestErrors],
 		QueueDelay: slices.Clone(t[shm.QueueDelay : shm.QueueDelay+shm.QueueDelayBuckets]),
 		ReloadsOK:  s.counts.reloadsOK, ReloadsFailed: s.counts.reloadsFailed, ReloadsMerged: s.counts.reloadsMerged,
 		UpgradesOK: s.counts.upgradesOK, UpgradesFailed: s.counts.upgradesFailed, UpgradesMerged: s.counts.upgradesMerged,

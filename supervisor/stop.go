@@ -37,7 +37,8 @@ func (s *Supervisor) stop(kind stopKind) {
 		s.env.killGroup(pid)
 	}
 	s.minTimer.stop()
-	s.current = nil
+	s.endTrial(ErrStopping)
+	s.current, s.beside = nil, nil
 	for _, g := range slices.Clone(s.generations) {
 		s.generationEvent(g, e)
 	}

@@ -47,6 +47,8 @@ type Supervisor struct {
 
 	generations []*generation // in order of number, all that have not ended
 	current     *generation   // accepts new connections; nil before the first
+	canary      *generation   // accepts a share of them; nil: there is none
+	beside      *generation   // was rolled back, and reads on until the current one does
 	incoming    *generation   // on its way to current
 	workers     map[*worker]struct{}
 	byPID       map[int]*worker

@@ -38,6 +38,9 @@ func (s *Supervisor) requestUpgrade(r UpgradeRequest) (*operation, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	if err := s.errCanary(); err != nil {
+		return nil, err
+	}
 	for _, op := range s.queue {
 		if op.Kind == OperationUpgrade && *op.Upgrade == r {
 			op.Merged++

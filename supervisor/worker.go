@@ -36,6 +36,7 @@ type worker struct {
 	graceEnd   time.Time // when that fires
 	drained    bool      // it has said that it ends of itself, with nothing left to serve
 	reason     error     // why it is no good, first cause
+	base       tally     // of its slot, when it began
 	protocol   int       // of the lifeline, as agreed
 
 	sockets     map[socketKey]bool // that it has been sent
@@ -46,6 +47,7 @@ type worker struct {
 	readersSeq  uint64 // of the last one sent
 	readersDone uint64 // of the last one acknowledged
 	stopProbe   func()
+	probing     bool // once more, on trial
 }
 
 func (w *worker) owner() shm.Owner { return shm.Owner{Slot: w.slot, Incarnation: w.incarnation} }
@@ -82,6 +84,7 @@ func (s *Supervisor) spawn(g *generation, m *member) error {
 		return err
 	}
 	w.startTime = s.env.startTime(w.proc.PID())
+	w.base = slotTally(s.seg.Counters(w.slot))
 	s.seg.Directory().SetPID(w.slot, w.proc.PID())
 	m.w = w
 	m.back.start(w.started)
@@ -190,6 +193,10 @@ func (s *Supervisor) workerEvent(w *worker, e workerEvent) {
 	if cell.do&toDrain != 0 {
 		s.seg.Directory().SetServing(w.slot, false)
 		w.send(&lifeline.Message{Kind: lifeline.KindDrain, Drain: g.drainOrder()})
+	}
+	if cell.do&toUndrain != 0 {
+		s.seg.Directory().SetServing(w.slot, true)
+		w.send(&lifeline.Message{Kind: lifeline.KindUndrain})
 	}
 	if cell.do&toStop != 0 {
 		s.seg.Directory().SetServing(w.slot, false)
