@@ -53,6 +53,18 @@ func (c *Client) Upgrade(ctx context.Context, u Upgrade) (uint64, error) {
 	return c.begin(ctx, "/v1/upgrade", u)
 }
 
+// Promote asks for the canary to become current and returns the number of the
+// operation.
+func (c *Client) Promote(ctx context.Context) (uint64, error) {
+	return c.begin(ctx, "/v1/promote", nil)
+}
+
+// Rollback asks for the end of the canary, or for the generation before, and
+// returns the number of the operation. New connections have turned back then.
+func (c *Client) Rollback(ctx context.Context) (uint64, error) {
+	return c.begin(ctx, "/v1/rollback", nil)
+}
+
 // begin posts what begins an operation and returns its number.
 func (c *Client) begin(ctx context.Context, path string, body any) (uint64, error) {
 	data, err := c.Post(ctx, path, body)

@@ -56,7 +56,7 @@ const StateCurrent = "current"
 type Generation struct {
 	ID         uint32     `json:"id"`
 	State      string     `json:"state"`
-	Weight     int        `json:"weight"`
+	Weight     float64    `json:"weight"`
 	ConfigHash string     `json:"config_hash"`
 	Version    string     `json:"version"`
 	Since      time.Time  `json:"since"`
@@ -64,6 +64,29 @@ type Generation struct {
 	// Limits are the deadlines of listeners that end before, by name.
 	Limits  map[string]time.Time `json:"listener_deadlines"`
 	Workers []Worker             `json:"workers"`
+	Canary  *Canary              `json:"canary"` // while it is one
+}
+
+// Canary is how a canary does beside the current generation.
+type Canary struct {
+	Share   float64    `json:"share"` // percent of new connections
+	Since   time.Time  `json:"since"`
+	Decides *time.Time `json:"decides,omitempty"`
+	Auto    bool       `json:"auto"`
+	Canary  Health     `json:"canary"`
+	Current Health     `json:"current"`
+	Fault   string     `json:"fault,omitempty"`
+	Verdict string     `json:"verdict,omitempty"`
+}
+
+// Health is what a generation has done since the canary got its share.
+type Health struct {
+	Connections      uint64 `json:"connections"`
+	HandshakesFailed uint64 `json:"handshakes_failed"`
+	Requests         uint64 `json:"requests"`
+	RequestErrors    uint64 `json:"request_errors"`
+	Crashes          uint64 `json:"crashes"`
+	ProbesFailed     uint64 `json:"probes_failed"`
 }
 
 // Connections sums the live connections.
@@ -126,6 +149,7 @@ type Operation struct {
 	Asked      time.Time `json:"asked"`
 	Version    string    `json:"version"`
 	BuildID    string    `json:"build_id"`
+	Canary     *Canary   `json:"canary,omitempty"` // how it did, once there was one
 }
 
 // Ended reports whether nothing more happens to the operation.

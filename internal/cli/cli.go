@@ -87,7 +87,7 @@ func (a *app) root() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.AddCommand(
-		a.runCommand(), a.workerCommand(), a.verifyCommand(), a.checkCommand(), a.reloadCommand(), a.upgradeCommand(), a.statusCommand(), a.connsCommand(),
+		a.runCommand(), a.workerCommand(), a.verifyCommand(), a.checkCommand(), a.reloadCommand(), a.upgradeCommand(), a.promoteCommand(), a.rollbackCommand(), a.statusCommand(), a.connsCommand(),
 		a.drainCommand(), a.stopCommand(), a.demoCommand(), a.checkSegmentCommand(), a.versionCommand(),
 		a.completionCommand(), a.manCommand(),
 	)

@@ -61,7 +61,11 @@ func printGenerations(w io.Writer, s *admin.Status, now time.Time) {
 		if g.Deadline != nil {
 			left = age(g.Deadline.Sub(now))
 		}
-		lead := fmt.Sprintf("%d\t%s\t%s\t%s\t%s", g.ID, g.State, age(now.Sub(g.Since)), left, shortHash(g.ConfigHash))
+		state := g.State
+		if g.Weight > 0 && g.Weight < 100 {
+			state = fmt.Sprintf("%s %v%%", state, g.Weight)
+		}
+		lead := fmt.Sprintf("%d\t%s\t%s\t%s\t%s", g.ID, state, age(now.Sub(g.Since)), left, shortHash(g.ConfigHash))
 		if len(g.Workers) == 0 {
 			fmt.Fprintf(t, "%s\t-\t-\t-\t-\t-\t-\t-\n", lead)
 		}
@@ -79,10 +83,34 @@ func printGenerations(w io.Writer, s *admin.Status, now time.Time) {
 	_ = t.Flush() // of a buffer or a terminal
 	for i := range s.Generations {
 		g := &s.Generations[i]
+		if c := g.Canary; c != nil {
+			printCanary(w, g.ID, c, now)
+		}
 		for _, name := range slices.Sorted(maps.Keys(g.Limits)) {
 			fmt.Fprintf(w, "generation %d: listener %s ends in %s\n", g.ID, name, age(g.Limits[name].Sub(now)))
 		}
 	}
+}
+
+// printCanary tells how a canary does.
+func printCanary(w io.Writer, id uint32, c *admin.Canary, now time.Time) {
+	fmt.Fprintf(w, "generation %d is a canary: %s; current: %s", id, health(c.Canary), health(c.Current))
+	if c.Decides != nil && c.Decides.After(now) {
+		fmt.Fprintf(w, "; decides in %s", age(c.Decides.Sub(now)))
+	}
+	if c.Fault != "" {
+		fmt.Fprintf(w, "; %s", c.Fault)
+	}
+	fmt.Fprintln(w)
+}
+
+func health(h admin.Health) string {
+	text := fmt.Sprintf("%d connections, %d handshakes failed, %d of %d requests failed",
+		h.Connections, h.HandshakesFailed, h.RequestErrors, h.Requests)
+	if h.Crashes > 0 {
+		text += fmt.Sprintf(", %d crashed", h.Crashes)
+	}
+	return text
 }
 
 func printCounters(w io.Writer, s *admin.Status) {
