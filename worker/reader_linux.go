@@ -198,7 +198,7 @@ func (r *reader) rest() look {
 // yieldThread lets the threads that wait for this CPU run, of any process.
 // sched_yield(2) returns at once or after a time slice of theirs; it is not
 // announced to Go's scheduler, which would start a thread for it.
-func yieldThread() { syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+func yieldThread() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // adopt takes the wanted plan over. Without sockets nothing is forwarded any
 // more, so the lanes go back, and the receive buffers too. Whom the last packets
