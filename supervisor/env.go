@@ -59,6 +59,8 @@ type env struct {
 	// verify is the time that a new program has to look at what it would
 	// take over.
 	verify time.Duration
+	// settle is the first part of a probation.
+	settle time.Duration
 }
 
 // command is how to start a worker.

@@ -36,6 +36,7 @@ func realEnv() *env {
 		startTime:  startTime,
 		look:       time.Second,
 		verify:     verifyTimeout,
+		settle:     settling,
 	}
 }
 

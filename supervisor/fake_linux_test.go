@@ -85,6 +85,7 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 	}
 	e.memory = func() (int64, string) { return r.memory.Load(), "memory.max" }
 	e.look = testLook
+	e.settle = testLook
 	if adjust != nil {
 		adjust(r)
 	}

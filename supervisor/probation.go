@@ -86,6 +86,7 @@ func (s *Supervisor) watchProbation(p *probation) {
 	p.timer = s.after(time.Until(p.until), func() {
 		s.log.Info("probation is over", zap.Uint32("generation", uint32(p.generation)))
 		s.endProbation()
+		s.noteGood()
 	})
 }
 

@@ -254,6 +254,7 @@ func (s *Supervisor) succeeded(op *operation) {
 	case OperationRollback:
 		s.counts.rollbacks++
 	}
+	s.noteGood()
 }
 
 func (s *Supervisor) failed(op *operation, err error) {
@@ -287,7 +288,7 @@ func (s *Supervisor) startFailed(err error) {
 		s.giveUp(err)
 		return
 	case s.startTries >= s.spec.StartTries:
-		s.giveUp(fmt.Errorf("no generation could be started in %d tries: %w", s.startTries, err))
+		s.giveUp(s.withLastGood(fmt.Errorf("no generation could be started in %d tries: %w", s.startTries, err)))
 		return
 	}
 	s.log.Warn("start failed", zap.Int("try", s.startTries), zap.Int("of", s.spec.StartTries),

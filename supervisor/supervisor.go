@@ -66,6 +66,7 @@ type Supervisor struct {
 	lastReload    time.Time                             // start of the last one
 	checks        map[int]*check                        // of new programs, by process
 	probation     *probation                            // of the current generation; nil for none
+	good          lastGood                              // as recorded
 	execTo        func(img *image, op *operation) error // execInto, except in tests
 	startTries    int
 	startBack     backoff

@@ -232,7 +232,7 @@ func (s *Supervisor) admitted(op *operation, old *generation) {
 		return
 	}
 	s.stage(op, StageSettling)
-	s.after(min(settling, s.current.spec.Probation), func() {
+	s.after(min(s.env.settle, s.current.spec.Probation), func() {
 		if s.op == op {
 			s.become(op)
 		}

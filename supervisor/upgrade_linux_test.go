@@ -340,6 +340,27 @@ func TestProbation(t *testing.T) { // C042
 	}
 }
 
+// A start that fails after a program was replaced says what used to serve.
+func TestLastGoodVersionIsNamed(t *testing.T) { // C040
+	r := newRunning(t, func(r *rig) { r.opt.BuildID = "b" })
+	state := r.opt.StateDir
+	r.s.post(stopEvent{stopFast})
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	for build, named := range map[string]bool{"b": false, "c": true} {
+		next := newRig(t, func(n *rig) {
+			n.opt.StateDir, n.opt.BuildID, n.spec.StartTries = state, build, 1
+			n.script.onWelcome = func(f *fakeWorker) bool { f.exit(exit{status: 1, known: true}); return false }
+		})
+		next.run()
+		err := next.wait()
+		if err == nil || strings.Contains(err.Error(), "the last version that served here was v (build b, ") != named {
+			t.Errorf("build %s: %v", build, err)
+		}
+	}
+}
+
 func TestProbationIsOver(t *testing.T) {
 	r := newRunning(t, func(r *rig) { withPrograms(r); r.spec.Probation = 50 * time.Millisecond })
 	r.mustUpgrade(UpgradeRequest{Binary: program(t, t.TempDir(), "next")})

@@ -16,6 +16,12 @@ const (
 	verifyAnswerFD  = 5
 )
 
+// envVerify says in the environment that those descriptors are there.
+const (
+	envVerify  = "HOLDFAST_VERIFY"
+	verifyMark = "3,4,5"
+)
+
 // Verify is the other side of an upgrade: this program is the new one, and the
 // supervisor that runs wants to know whether it can take the instance over. It
 // looks at a copy of the supervisor's state, at the segment, and at the
@@ -25,6 +31,9 @@ const (
 // Errors: ErrUsage when it was not started by a supervisor; ErrConfig; or why
 // it can't take over.
 func Verify(version, buildID string, load func() (*Spec, error)) error {
+	if os.Getenv(envVerify) != verifyMark {
+		return errNotAsked // the descriptors are somebody else's
+	}
 	state, segment, answer := os.NewFile(verifyStateFD, "state"), os.NewFile(verifySegmentFD, "segment"), os.NewFile(verifyAnswerFD, "verdict")
 	for _, f := range []*os.File{state, segment, answer} {
 		if f == nil {

@@ -8,11 +8,13 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/shm"
 )
 
@@ -144,10 +146,14 @@ func startHint(err error) error {
 	return err
 }
 
-// verifyEnviron is the environment of a worker without that of a lifeline.
+// verifyEnviron is the environment of a worker, with other descriptors than a
+// lifeline.
 func verifyEnviron(environ []string) []string {
 	env := workerEnviron(environ)
-	return env[:len(env)-1]
+	env = slices.DeleteFunc(env, func(e string) bool {
+		return strings.HasPrefix(e, lifeline.Env+"=") || strings.HasPrefix(e, envVerify+"=")
+	})
+	return append(env, envVerify+"="+verifyMark)
 }
 
 // checked: the process has ended, and what it started ends with it.

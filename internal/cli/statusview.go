@@ -132,6 +132,9 @@ func printCounters(w io.Writer, s *admin.Status) {
 	fmt.Fprintf(w, "table    %d of %d entries used, %d by handshakes\n", s.Table.Used, s.Table.Capacity, s.Table.Handshaking)
 	fmt.Fprintf(w, "reloads  %d done  %d failed  %d merged    worker crashes  %d\n",
 		c.ReloadsOK, c.ReloadsFailed, c.ReloadsMerged, c.WorkerCrashes)
+	if c.UpgradesOK+c.UpgradesFailed+c.Rollbacks > 0 {
+		fmt.Fprintf(w, "upgrades %d done  %d failed  %d rolled back\n", c.UpgradesOK, c.UpgradesFailed, c.Rollbacks)
+	}
 }
 
 // longestReason is how many characters of a reason the overview has room for.

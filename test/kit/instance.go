@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -28,6 +29,8 @@ type Options struct {
 	Dir         string     // instead of a temporary one; state in it survives the instance
 	Namespace   *Namespace
 	Args        []string // further arguments of run
+	Program     string   // the supervisor's program as it is typed, instead of the test's own
+	WorkDir     string   // directory that the supervisor is started in
 	Prefix      []string // command line put before the supervisor's own, for example prlimit
 	SharedPort  bool     // another instance holds the port when this one ends
 	OwnGroup    bool     // run it in a process group of its own
@@ -129,6 +132,16 @@ func (i *Instance) launch() error {
 	}
 	defer log.Close()
 	cmd := i.command("run", "--config", i.ConfigPath, "--name", i.Name, "--state-dir", i.StateDir)
+	if i.options.Program != "" {
+		cmd.Path, cmd.Args[0] = i.options.Program, i.options.Program
+		if !strings.Contains(cmd.Path, "/") {
+			var err error
+			if cmd.Path, err = exec.LookPath(cmd.Path); err != nil {
+				return err
+			}
+		}
+	}
+	cmd.Dir = i.options.WorkDir
 	cmd.Args = append(cmd.Args, i.options.Args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = i.options.Files

@@ -28,7 +28,9 @@ type Roles map[string]func(args []string) int
 func Main(m *testing.M, roles Roles) {
 	name := os.Getenv(envRole)
 	if name == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		removeBuilds()
+		os.Exit(code)
 	}
 	role, ok := roles[name]
 	if !ok {

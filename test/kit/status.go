@@ -19,6 +19,21 @@ type Status struct {
 	Table       TableStatus      `json:"table"`
 	Counters    map[string]any   `json:"counters"`
 	LastFailure *Failure         `json:"last_failure"`
+	Program     string           `json:"program"`
+	BuildID     string           `json:"build_id"`
+	Operations  []Operation      `json:"operations"`
+}
+
+// Operation is something that takes a while.
+type Operation struct {
+	ID         uint64 `json:"id"`
+	Kind       string `json:"kind"`
+	State      string `json:"state"`
+	Stage      string `json:"stage"`
+	Reason     string `json:"reason"`
+	Code       string `json:"code"`
+	Generation uint32 `json:"generation"`
+	Merged     int    `json:"merged"`
 }
 
 // ConfigStatus names the configuration in force.
@@ -48,6 +63,7 @@ type Generation struct {
 	ID         uint32     `json:"id"`
 	State      string     `json:"state"`
 	ConfigHash string     `json:"config_hash"`
+	Version    string     `json:"version"`
 	Since      time.Time  `json:"since"`
 	Deadline   *time.Time `json:"deadline"`
 	Workers    []Worker   `json:"workers"`
