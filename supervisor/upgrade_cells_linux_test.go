@@ -127,7 +127,6 @@ func TestUpgradeCells(t *testing.T) { // C032, C033, C036, C040
 	} {
 		for _, step := range upgradeSteps {
 			t.Run(event.name+", "+step, func(t *testing.T) {
-				t.Parallel()
 				h := &halt{at: step, release: make(chan struct{})}
 				r := newRunning(t, h.into)
 				dir := t.TempDir()
@@ -179,7 +178,6 @@ func TestStopDuringUpgrade(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGQUIT} {
 		for _, step := range upgradeSteps {
 			t.Run(sig.String()+", "+step, func(t *testing.T) {
-				t.Parallel()
 				h := &halt{at: step, release: make(chan struct{})}
 				r := newRunning(t, func(r *rig) { h.into(r); r.script.onDrain = nil })
 				defer close(h.release)
