@@ -14,16 +14,35 @@ import (
 // fdStore is what the service manager keeps of ours, so that it survives both
 // the supervisor and the workers. It belongs to the loop.
 type fdStore struct {
-	content map[string]*os.File
+	content map[string]storedFile
 	full    bool // said so
 }
 
-// has notes what the manager has given back, and so has.
+// storedFile is a descriptor in the store. What it is can be told when ours of
+// it is closed, too.
+type storedFile struct {
+	file *os.File
+	info os.FileInfo // nil when it can't be had
+}
+
+func (o storedFile) is(f *os.File) bool {
+	if o.file == f {
+		return true
+	}
+	info, err := f.Stat()
+	return err == nil && o.info != nil && os.SameFile(o.info, info)
+}
+
+// has notes what the manager has: what it has given back, or was sent.
 func (st *fdStore) has(name string, f *os.File) {
 	if st.content == nil {
-		st.content = map[string]*os.File{}
+		st.content = map[string]storedFile{}
 	}
-	st.content[name] = f
+	info, err := f.Stat()
+	if err != nil {
+		info = nil
+	}
+	st.content[name] = storedFile{f, info}
 }
 
 // syncStore makes the manager's store what is worth to be kept: the listening
@@ -46,15 +65,14 @@ func (s *Supervisor) syncStore() {
 			}
 		}
 	}
-	for name, f := range s.store.content {
-		if w := wanted[name]; w == nil || w != f && !sameDescriptor(w, f) {
+	for name, stored := range s.store.content {
+		if w := wanted[name]; w == nil || !stored.is(w) {
 			s.notify.out.Send(notify.Unstore(name))
 			delete(s.store.content, name)
 		}
 	}
 	for _, name := range order {
 		if _, there := s.store.content[name]; there {
-			s.store.content[name] = wanted[name]
 			continue
 		}
 		if len(s.store.content) >= s.notify.env.Store {

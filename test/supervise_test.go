@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,12 +65,40 @@ func TestAsFirstProcessOfAContainer(t *testing.T) {
 	}
 	f.Stop().MustBeClean(t)
 	awaitOnlyCurrent(t, in, 10*time.Second)
-	for pid := range kit.Children(in.PID()) {
-		for child, zombie := range kit.Children(pid) {
-			if zombie {
-				t.Errorf("zombie %d", child)
+	noZombiesBelow := func() {
+		t.Helper()
+		kit.Eventually(t, time.Second, "no zombie", func() error {
+			for pid := range kit.Children(in.PID()) {
+				for child, zombie := range kit.Children(pid) {
+					if zombie {
+						return fmt.Errorf("process %d", child)
+					}
+				}
 			}
+			return nil
+		})
+	}
+	noZombiesBelow()
+	// Processes that somebody else in the container left behind become its
+	// children, and workers are.
+	first := -1
+	for pid := range kit.Children(in.PID()) {
+		first = pid
+	}
+	enter := []string{"-t", strconv.Itoa(first), "--pid", "--mount"}
+	for range 20 {
+		line := append(slices.Clone(enter), "sh", "-c", "(sleep 0.1 & sleep 0.05 &) & exit 0")
+		if out, err := exec.Command("nsenter", line...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
+	}
+	for range 3 {
+		victim := in.WorkerPIDs(in.Current())[0] // numbered by the container
+		if out, err := exec.Command("nsenter", append(slices.Clone(enter), "kill", "-9", strconv.Itoa(victim))...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		kit.Eventually(t, 20*time.Second, "all workers serve", func() error { return allServe(in, 2) })
+		noZombiesBelow()
 	}
 	in.Check()
 	if r := in.CLI("stop"); r.Code != 0 {

@@ -119,13 +119,17 @@ func (m *machine) must(line ...string) string {
 // install copies a file into the machine, replacing the old one by rename.
 func (m *machine) install(from, to string) {
 	m.t.Helper()
+	mode := os.FileMode(0o644)
+	if strings.HasPrefix(to, "/usr/bin/") {
+		mode = 0o755
+	}
 	to = m.root + to
 	data, err := os.ReadFile(from)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(to), 0o755)
 	}
 	if err == nil {
-		err = os.WriteFile(to+".new", data, 0o755) //nolint:gosec // programs and public units of a throw-away system
+		err = os.WriteFile(to+".new", data, mode)
 	}
 	if err == nil {
 		err = os.Rename(to+".new", to)

@@ -228,7 +228,8 @@ func TestRestartWithStore(t *testing.T) {
 		if !slices.Equal(udp, nowUDP) || !slices.Equal(tcp, nowTCP) {
 			t.Errorf("sockets %v %v, before %v %v", nowUDP, nowTCP, udp, tcp)
 		}
-		l.mustLose(t, 3*30, 3*10)
+		// Who comes back while the old workers say goodbye is sent away again.
+		l.mustLose(t, 2*3*30, 2*3*10)
 		m.must("systemctl", "stop", unit)
 		if n := m.number("NFileDescriptorStore"); n != 0 {
 			t.Errorf("%d descriptors are stored after the stop", n)
