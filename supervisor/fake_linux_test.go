@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -81,6 +82,9 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 	e.killGroup = r.killGroup
 	e.bind = func(network, address string, o socketOptions) (*os.File, string, error) {
 		r.binds.Add(1)
+		if host, port, err := net.SplitHostPort(address); err == nil && port == "0" {
+			address = net.JoinHostPort(host, quietPort(host))
+		}
 		return realBind(network, address, o)
 	}
 	e.memory = func() (int64, string) { return r.memory.Load(), "memory.max" }
@@ -102,6 +106,20 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(r.opt.RuntimeDir, adminName))
 	}}}
 	return r
+}
+
+// quietPort returns a port that is free for UDP and TCP, outside of the range
+// that the kernel takes the ports of clients from: one of those, which it would
+// choose by itself for UDP, may be taken for TCP.
+func quietPort(host string) string {
+	for range 100 {
+		port := strconv.Itoa(10000 + rand.IntN(22000))
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	return "0"
 }
 
 func (r *rig) load() (*Spec, error) {
