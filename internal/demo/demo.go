@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,10 +16,9 @@ type demo struct {
 	tally  *tally
 	start  time.Time
 
-	clients   []*client
-	transfers atomic.Int64  // that broke
-	stop      chan struct{} // ends the clients' work in order
-	work      sync.WaitGroup
+	clients []*client
+	stop    chan struct{} // ends the clients' work in order
+	work    sync.WaitGroup
 }
 
 // Run does the demonstration. The error says why it could not be done; what
@@ -73,7 +70,7 @@ func (d *demo) connect(ctx context.Context) error {
 	for range connectAtOnce {
 		wg.Go(func() {
 			for i := range turns {
-				d.clients[i], errs[i] = d.dial(ctx, d.server.addr)
+				d.clients[i], errs[i] = d.dial(ctx, kindOf(i))
 			}
 		})
 	}
@@ -85,25 +82,30 @@ func (d *demo) connect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (d *demo) dial(ctx context.Context, server *net.UDPAddr) (*client, error) {
+func (d *demo) dial(ctx context.Context, kind Kind) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return dial(ctx, server, d.tally)
+	return dial(ctx, d.server.addr, d.tally, kind)
+}
+
+// kindOf is what the client with that number does.
+func kindOf(i int) Kind {
+	if i%2 == 0 {
+		return KindSteady
+	}
+	return KindTransfer
 }
 
 // launch sets all clients to work.
 func (d *demo) launch(ctx context.Context) {
 	size := int64(d.duration().Seconds() * transferRate)
-	for i, c := range d.clients {
+	for _, c := range d.clients {
 		d.work.Go(func() {
-			if i%2 == 0 {
+			if c.kind == KindSteady {
 				c.requestSteadily(ctx, d.stop)
 				return
 			}
-			if err := c.transfer(ctx, size, d.stop); err != nil {
-				d.transfers.Add(1)
-				d.tally.blame("transfer: %v", err)
-			}
+			c.transfer(ctx, size, d.stop)
 		})
 	}
 	d.work.Go(func() { d.openNewOnes(ctx) })
@@ -126,17 +128,24 @@ func (d *demo) openNewOnes(ctx context.Context) {
 		case <-tick.C:
 		}
 		d.tally.handshakes.Add(1)
-		d.work.Go(func() {
-			c, err := d.dial(ctx, d.server.addr)
-			if err == nil {
-				err = c.whoami(ctx)
-				c.close()
-			}
-			if err != nil {
-				d.tally.handshakesFailed.Add(1)
-				d.tally.blame("new connection: %v", err)
-			}
-		})
+		d.work.Go(func() { d.openOne(ctx) })
+	}
+}
+
+func (d *demo) openOne(ctx context.Context) {
+	start := time.Now()
+	c, err := d.dial(ctx, KindNew)
+	if err != nil {
+		d.tally.handshakesFailed.Add(1)
+		d.tally.gap(time.Since(start))
+		d.tally.blame("handshake", err)
+		return
+	}
+	defer c.close()
+	start = time.Now()
+	if err := c.whoami(ctx); err != nil {
+		d.tally.handshakesFailed.Add(1)
+		d.tally.blameClient(c, "first request", start, err)
 	}
 }
 
@@ -149,7 +158,7 @@ func (d *demo) reload(ctx context.Context, r *Report) error {
 		start := time.Now()
 		if _, err := d.server.admin.Post(ctx, "/v1/reload", nil); err != nil {
 			r.ReloadsFailed++
-			d.tally.blame("reload %d: %v", n+1, err)
+			d.tally.blame(fmt.Sprintf("reload %d", n+1), err)
 		}
 		r.ReloadSlowest = max(r.ReloadSlowest, time.Since(start).Seconds())
 		d.move(ctx)
@@ -167,7 +176,7 @@ func (d *demo) move(ctx context.Context) {
 	for i := 0; i < len(d.clients); i += 3 {
 		c := d.clients[i]
 		wg.Go(func() {
-			var err error
+			start, err := time.Now(), error(nil)
 			if i/6%2 == 0 { // of both kinds of work
 				err = c.swapPort()
 			} else {
@@ -175,7 +184,7 @@ func (d *demo) move(ctx context.Context) {
 			}
 			if err != nil {
 				d.tally.movesFailed.Add(1)
-				d.tally.blame("change of address: %v", err)
+				d.tally.blameClient(c, "change of address", start, err)
 			}
 		})
 	}
@@ -187,22 +196,22 @@ func (d *demo) verdict(ctx context.Context, r *Report) {
 	for _, c := range d.clients {
 		if err := c.lost(); err != nil {
 			r.ConnectionsLost++
-			d.tally.blame("connection: %v", err)
+			d.tally.blameClient(c, "connection", time.Now(), err)
 		}
 	}
-	r.TransferFailed = int(d.transfers.Load())
 	if s, err := d.server.admin.Status(ctx); err != nil {
-		d.tally.blame("status: %v", err)
+		d.tally.blame("status", err)
 	} else {
 		r.PacketsReceived, r.PacketsForwarded = s.Counters.PacketsReceived, s.Counters.PacketsForwarded
+		r.PacketsDropped = s.Counters.PacketsDropped
 	}
 	faults, err := d.server.admin.CheckSegment(ctx)
 	if err != nil {
-		d.tally.blame("check of the segment: %v", err)
+		d.tally.blame("check of the segment", err)
 	}
 	r.CheckFaults = len(faults)
 	for _, f := range faults {
-		d.tally.blame("segment: %s", f)
+		d.tally.blame("segment", errors.New(f))
 	}
 	r.Seconds = time.Since(d.start).Seconds()
 	d.tally.fill(r)

@@ -19,6 +19,15 @@ const (
 	stopTimeout    = 10 * time.Second
 )
 
+// keepAlive is how long a client waits in silence. A client whose request has
+// arrived and been acknowledged has nothing to send until the answer comes. If
+// its port changes then, the answer goes to the old port again and again, and
+// only a packet from the new one can tell the server better: without one the
+// client waits until it gives up. So clients that wait for answers have to
+// speak up (RFC 9114, section 5.1; RFC 9000, section 10.1.2), and those behind
+// a NAT more often than it forgets them.
+const keepAlive = time.Second
+
 // Options say how big the demonstration is.
 type Options struct {
 	// Connections to hold. Default 200.

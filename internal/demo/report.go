@@ -3,6 +3,8 @@ package demo
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,8 +12,8 @@ import (
 	"time"
 )
 
-// maxReasons is how many different reasons of failures a report holds.
-const maxReasons = 8
+// maxFailures is how many failures a report tells of; all of them are counted.
+const maxFailures = 8
 
 // Report is the verdict.
 type Report struct {
@@ -38,19 +40,58 @@ type Report struct {
 	PathsSwitched uint64 `json:"paths_switched"` // migration on purpose
 	MovesFailed   uint64 `json:"moves_failed"`
 
-	LongestGap float64 `json:"longest_gap_seconds"` // that any client waited for data
+	LongestGap float64 `json:"longest_gap_seconds"` // that any client waited for data, in vain or not
 
-	PacketsReceived  uint64 `json:"packets_received"`
-	PacketsForwarded uint64 `json:"packets_forwarded"`
-	CheckFaults      int    `json:"check_faults"` // of the shared segment
+	PacketsReceived  uint64            `json:"packets_received"`
+	PacketsForwarded uint64            `json:"packets_forwarded"`
+	PacketsDropped   map[string]uint64 `json:"packets_dropped"` // by reason
+	CheckFaults      int               `json:"check_faults"`    // of the shared segment
 
-	Reasons []string `json:"reasons,omitempty"` // of failures
+	Failures []Failure `json:"failures,omitempty"` // the first few
+}
+
+// Failure is one thing that went wrong.
+type Failure struct {
+	What   string       `json:"what"`
+	Error  string       `json:"error"`
+	Client *ClientState `json:"client,omitempty"` // that it happened to, if to one
+}
+
+// String is the failure in a line.
+func (f Failure) String() string {
+	if f.Client == nil {
+		return f.What + ": " + f.Error
+	}
+	return fmt.Sprintf("%s: %s (%s)", f.What, f.Error, f.Client)
+}
+
+// ClientState is what is known of a client at the moment of its failure.
+type ClientState struct {
+	Kind       Kind    `json:"kind"`
+	Waited     float64 `json:"waited_seconds"`         // in vain, until the failure
+	Age        float64 `json:"connection_age_seconds"` // since its handshake began
+	Generation uint32  `json:"generation"`             // that owns the connection; 0 = it never answered
+	LastMove   Move    `json:"last_move,omitempty"`    // how it last changed its address
+	SinceMove  float64 `json:"since_move_seconds"`     // 0 = it never did
+}
+
+// String is the state in a line.
+func (s *ClientState) String() string {
+	owner := "a generation that never answered"
+	if s.Generation != 0 {
+		owner = fmt.Sprintf("generation %d", s.Generation)
+	}
+	moved := "address never changed"
+	if s.LastMove != "" {
+		moved = fmt.Sprintf("%s %.1f s ago", s.LastMove, s.SinceMove)
+	}
+	return fmt.Sprintf("%s, waited %.1f s, connected %.1f s ago to %s, %s", s.Kind, s.Waited, s.Age, owner, moved)
 }
 
 // judge sets OK.
 func (r *Report) judge() {
 	r.OK = r.ConnectionsLost == 0 && r.ReloadsFailed == 0 && r.RequestsFailed == 0 && r.TransferFailed == 0 &&
-		r.HandshakesFailed == 0 && r.MovesFailed == 0 && r.CheckFaults == 0 && len(r.Reasons) == 0
+		r.HandshakesFailed == 0 && r.MovesFailed == 0 && r.CheckFaults == 0 && len(r.Failures) == 0
 }
 
 // Print writes the verdict as a table.
@@ -71,18 +112,36 @@ func (r *Report) Print(w io.Writer) error {
 	row("transfers", r.TransferFailed == 0, "%.1f MB, %d broken", float64(r.TransferBytes)/1e6, r.TransferFailed)
 	row("new handshakes", r.HandshakesFailed == 0, "%d, %d failed", r.Handshakes, r.HandshakesFailed)
 	row("clients that moved", r.MovesFailed == 0, "%d new ports (NAT), %d new paths, %d failed", r.PortsSwapped, r.PathsSwitched, r.MovesFailed)
-	row("longest wait of any client", true, "%.0f ms", r.LongestGap*1000)
+	row("longest wait of any client", r.LongestGap < requestTimeout.Seconds(), "%.0f ms", r.LongestGap*1000)
 	row("packets", true, "%d received, %d forwarded to their owner", r.PacketsReceived, r.PacketsForwarded)
+	row("packets dropped", true, "%s", r.dropped())
 	row("shared segment", r.CheckFaults == 0, "%d faults", r.CheckFaults)
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	verdict := "\nNothing was lost.\n"
 	if !r.OK {
-		verdict = "\nSomething was lost:\n  " + strings.Join(r.Reasons, "\n  ") + "\n"
+		verdict = "\nSomething was lost:\n"
+		for _, f := range r.Failures {
+			verdict += "  " + f.String() + "\n"
+		}
 	}
 	_, err := io.WriteString(w, verdict)
 	return err
+}
+
+// dropped is the drop counters that are not zero.
+func (r *Report) dropped() string {
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(r.PacketsDropped)) {
+		if n := r.PacketsDropped[reason]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+		}
+	}
+	if parts == nil {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // tally counts while the demonstration runs. Safe for concurrent use.
@@ -90,13 +149,14 @@ type tally struct {
 	requests, requestsFailed     atomic.Uint64
 	handshakes, handshakesFailed atomic.Uint64
 	transferBytes                atomic.Uint64
+	transfersFailed              atomic.Int64
 	portsSwapped, pathsSwitched  atomic.Uint64
 	movesFailed                  atomic.Uint64
 	longestGap                   atomic.Int64 // nanoseconds
 
 	mu          sync.Mutex
 	generations map[uint32]bool
-	reasons     []string
+	failures    []Failure
 }
 
 func newTally() *tally { return &tally{generations: map[uint32]bool{}} }
@@ -117,12 +177,19 @@ func (t *tally) saw(generation uint32) {
 	t.mu.Unlock()
 }
 
-// blame keeps the first few reasons of failures.
-func (t *tally) blame(format string, args ...any) {
+// blame keeps the first few failures.
+func (t *tally) blame(what string, err error) { t.note(Failure{What: what, Error: err.Error()}) }
+
+// blameClient keeps the first few failures. The client's wait began at start.
+func (t *tally) blameClient(c *client, what string, start time.Time, err error) {
+	t.note(Failure{What: what, Error: err.Error(), Client: c.state(start)})
+}
+
+func (t *tally) note(f Failure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.reasons) < maxReasons {
-		t.reasons = append(t.reasons, fmt.Sprintf(format, args...))
+	if len(t.failures) < maxFailures {
+		t.failures = append(t.failures, f)
 	}
 }
 
@@ -130,11 +197,11 @@ func (t *tally) blame(format string, args ...any) {
 func (t *tally) fill(r *Report) {
 	r.Requests, r.RequestsFailed = t.requests.Load(), t.requestsFailed.Load()
 	r.Handshakes, r.HandshakesFailed = t.handshakes.Load(), t.handshakesFailed.Load()
-	r.TransferBytes = t.transferBytes.Load()
+	r.TransferBytes, r.TransferFailed = t.transferBytes.Load(), int(t.transfersFailed.Load())
 	r.PortsSwapped, r.PathsSwitched, r.MovesFailed = t.portsSwapped.Load(), t.pathsSwitched.Load(), t.movesFailed.Load()
 	r.LongestGap = time.Duration(t.longestGap.Load()).Seconds()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.Generations = len(t.generations)
-	r.Reasons = append(r.Reasons, t.reasons...)
+	r.Failures = append(r.Failures, t.failures...)
 }
