@@ -273,7 +273,7 @@ func (c *client) read(ctx context.Context, size int64, stop <-chan struct{}) (st
 }
 
 // swapPort changes the client's port under the connection.
-func (c *client) swapPort() error {
+func (c *client) swapPort(context.Context) error {
 	if err := c.socket.rebind(); err != nil {
 		return err
 	}

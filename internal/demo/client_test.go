@@ -108,7 +108,7 @@ func TestWaitingClientIsHeardFromEachNewPort(t *testing.T) {
 	// server has followed: quic-go has to learn a new connection ID from a
 	// client before it can follow it for a third time.
 	for range 3 {
-		if err := c.swapPort(); err != nil {
+		if err := c.swapPort(ctx); err != nil {
 			t.Fatal(err)
 		}
 		port := c.socket.LocalAddr().(*net.UDPAddr).Port

@@ -176,13 +176,11 @@ func (d *demo) move(ctx context.Context) {
 	for i := 0; i < len(d.clients); i += 3 {
 		c := d.clients[i]
 		wg.Go(func() {
-			start, err := time.Now(), error(nil)
+			start, move := time.Now(), c.switchPath
 			if i/6%2 == 0 { // of both kinds of work
-				err = c.swapPort()
-			} else {
-				err = c.switchPath(ctx)
+				move = c.swapPort
 			}
-			if err != nil {
+			if err := move(ctx); err != nil {
 				d.tally.movesFailed.Add(1)
 				d.tally.blameClient(c, "change of address", start, err)
 			}
