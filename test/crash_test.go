@@ -13,17 +13,20 @@ import (
 
 // A worker killed each 300 ms under load takes its own connections with it
 // and no others. Their clients learn of it by a stateless reset, and the
-// survivors hardly notice.
+// survivors hardly notice: they wait no more than 200 ms longer than clients
+// of a plain server do at the same time.
 func TestKilledWorkersTakeOnlyTheirOwnConnections(t *testing.T) {
+	plain := kit.StartPlain(t)
 	in := start(t, 4)
 	load := kit.FleetOptions{Client: in.Client(), N: kit.Scale(200, 500), Interval: 200 * time.Millisecond, Reconnect: true}
 	load.Client.IdleTimeout = time.Minute // so that a time-out cannot pass for a reset
 	load.Timeout = 20 * time.Second
 	load.Rest = time.Second // else the handshakes of the others are what a survivor waits for
 	f := kit.StartFleet(t, load)
-	quiet := 3 * time.Second
-	kit.Every(quiet, quiet, func(int) bool { return true })
-	base := f.Report()
+	// As many clients as one of the four workers has.
+	control := kit.StartFleet(t, kit.FleetOptions{
+		Client: kit.ClientOptions{Server: plain}, N: load.N / 4, Interval: load.Interval, Path: "/", Timeout: load.Timeout,
+	})
 
 	killed := map[int]time.Time{}
 	kit.Every(300*time.Millisecond, kit.Scale(9*time.Second, time.Minute), func(int) bool {
@@ -43,8 +46,9 @@ func TestKilledWorkersTakeOnlyTheirOwnConnections(t *testing.T) {
 		}
 		return true
 	})
-	r := f.Stop()
-	t.Logf("%d workers killed; before: %v; with kills: %v", len(killed), base, r)
+	r, c := f.Stop(), control.Stop()
+	t.Logf("%d workers killed; clients: %v", len(killed), r)
+	c.MustBeClean(t)
 	for _, l := range r.Lost {
 		if l.Owner.PID != 0 && killed[l.Owner.PID].IsZero() {
 			t.Errorf("connection of live process %d lost by %s", l.Owner.PID, l.Cause)
@@ -61,10 +65,11 @@ func TestKilledWorkersTakeOnlyTheirOwnConnections(t *testing.T) {
 	if r.Strangers > 0 {
 		t.Errorf("%d answers by a process that does not own the connection", r.Strangers)
 	}
-	// The everyday run shares its two CPUs with whatever else there is.
-	beyond := kit.Scale(time.Second, 200*time.Millisecond)
-	if worst, limit := r.Longest(), base.Longest()+beyond; worst > limit {
-		t.Errorf("a survivor waited %v, %v without kills", worst, base.Longest())
+	// Where everybody waits for the machine, work takes as much longer, and so
+	// does what a survivor waits for.
+	beyond := max(200*time.Millisecond, c.Longest())
+	if worst := r.Longest(); worst > c.Longest()+beyond {
+		t.Errorf("a survivor waited %v, clients of a plain server %v", worst, c.Longest())
 	}
 	kit.Eventually(t, 20*time.Second, "all workers serve again", func() error { return allServe(in, 4) })
 }
@@ -217,9 +222,13 @@ func TestCrashesLeaveNothingBehind(t *testing.T) {
 		in.Kill()
 		in.Restart()
 	}
-	if now := len(kit.DescriptorTargets(in.PID())); now > before+2 {
-		t.Errorf("%d descriptors after the crashes, %d before", now, before)
-	}
+	// A generation is current before all that its start needed is closed.
+	kit.Eventually(t, 10*time.Second, "descriptors as before", func() error {
+		if now := kit.DescriptorTargets(in.PID()); len(now) > before+2 {
+			return fmt.Errorf("%d after the crashes, %d before: %q", len(now), before, now)
+		}
+		return nil
+	})
 	if now := kit.MountUse(t, "/dev/shm"); now > shm {
 		t.Errorf("/dev/shm holds %d bytes, %d before", now, shm)
 	}

@@ -217,7 +217,7 @@ func TestReloadAndStopDoNotWaitForStreams(t *testing.T) {
 	if r.Code != 0 || took > 5*time.Second {
 		t.Errorf("stop: exit code %d after %v: %s", r.Code, took, r.Stderr)
 	}
-	if !regexp.MustCompile(`\b5 QUIC and 5 TCP connections`).MatchString(r.Stderr) {
+	if !regexp.MustCompile(`\b5 of QUIC and 5 of TCP\b`).MatchString(r.Stderr) {
 		t.Errorf("stop does not say how many connections are open: %q", r.Stderr)
 	}
 	in.AwaitExit(2 * time.Second)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,6 +92,10 @@ func TestHungWorkerIsReplacedAtTheLimit(t *testing.T) {
 	in.AwaitStatus(15*time.Second, "worker replaced", func(s kit.Status) error {
 		if n := s.Counter("worker_crashes"); n != 1 {
 			return fmt.Errorf("%d crashes", n)
+		}
+		// It is counted when it is killed, and listed until it has ended.
+		if slices.ContainsFunc(s.Workers(), func(w kit.Worker) bool { return w.PID == victim }) {
+			return fmt.Errorf("worker %d has not ended", victim)
 		}
 		return allServe(in, 2)
 	})

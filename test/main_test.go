@@ -8,5 +8,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	kit.Main(m, kit.Roles{kit.RoleHoldfast: cli.Main})
+	kit.Main(m, kit.Roles{kit.RoleHoldfast: cli.Main, kit.RolePlain: kit.PlainMain})
 }

@@ -120,7 +120,7 @@ func TestRepliesKeepTheLocalAddress(t *testing.T) {
 		r := kit.StartRelay(t, fmt.Sprintf("%s:%d", host, in.Port()), kit.RelayOptions{})
 		relays = append(relays, r)
 		fleets = append(fleets, kit.StartFleet(t, kit.FleetOptions{
-			Client: kit.ClientOptions{Server: r.Addr()}, N: 10, Interval: 100 * time.Millisecond,
+			Client: kit.ClientOptions{Server: r.Addr(), KeepAlive: kit.MovingKeepAlive}, N: 10, Interval: 100 * time.Millisecond,
 		}))
 	}
 	in.Reload()

@@ -27,11 +27,19 @@ type ClientOptions struct {
 	Tokens       quic.TokenStore        // keeps address tokens (NEW_TOKEN)
 	Early        bool                   // send the first request as 0-RTT when a session is cached
 	IdleTimeout  time.Duration          // default 30 s
-	KeepAlive    time.Duration          // 0: no keep-alive packets
+	KeepAlive    time.Duration          // 0: no keep-alive packets, or MovingKeepAlive of a Rebindable client
 	StreamWindow uint64                 // flow control window, fixed; 0: quic-go's own
 	Curves       []tls.CurveID          // nil: Go's own, whose post-quantum share needs two Initial packets
 	PacketConn   net.PacketConn         // use this instead of a socket of its own; the client closes it
 }
+
+// MovingKeepAlive is how long a client whose address changes waits in silence.
+// A client whose request has been acknowledged has nothing to send until the
+// answer comes. If its port changes then, the answer goes to the old one again
+// and again, and only a packet from the new one can tell the server better. So
+// RFC 9114, section 5.1, has clients with open requests keep the connection
+// alive.
+const MovingKeepAlive = time.Second
 
 // DialTimeout bounds a handshake when the caller's context does not.
 const DialTimeout = 10 * time.Second
@@ -56,6 +64,9 @@ func (o ClientOptions) quic() *quic.Config {
 		KeepAlivePeriod:      o.KeepAlive,
 		HandshakeIdleTimeout: DialTimeout,
 		TokenStore:           o.Tokens,
+	}
+	if o.Rebindable && o.KeepAlive == 0 {
+		c.KeepAlivePeriod = MovingKeepAlive
 	}
 	if o.StreamWindow > 0 {
 		c.InitialStreamReceiveWindow, c.MaxStreamReceiveWindow = o.StreamWindow, o.StreamWindow
@@ -82,6 +93,7 @@ type clientPath struct {
 	socket    *Socket
 	transport *quic.Transport
 	pc        net.PacketConn
+	quic      *quic.Path // nil for that of the handshake
 }
 
 func (p clientPath) close() {
@@ -272,6 +284,11 @@ func (c *Client) activePath() clientPath {
 // server from another port with a spare connection ID and switches when the
 // path is proven. One call at a time.
 //
+// The path that it leaves is closed: quic-go v0.65 may send one more probe of
+// a path that it uses already, and takes another of the server's connection
+// IDs for it. Only closing the path gives that back, and without one to spare
+// no further path can be probed.
+//
 // Preconditions: ClientOptions.Rebindable.
 func (c *Client) Migrate(ctx context.Context) error {
 	c.mu.Lock()
@@ -308,8 +325,15 @@ func (c *Client) Migrate(ctx context.Context) error {
 		return fmt.Errorf("switch path: %w", err)
 	}
 	c.mu.Lock()
+	former := c.paths[c.active].quic
+	c.paths[next].quic = path
 	c.active = next
 	c.mu.Unlock()
+	if former != nil {
+		if err := former.Close(); err != nil {
+			return fmt.Errorf("close former path: %w", err)
+		}
+	}
 	return nil
 }
 

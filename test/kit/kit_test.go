@@ -2,16 +2,11 @@ package kit
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -51,7 +46,11 @@ func startPlainServer(t *testing.T, verify bool) *plainServer {
 	if verify {
 		s.transport.VerifySourceAddress = func(net.Addr) bool { return true }
 	}
-	conf := http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{selfSigned(t)}})
+	cert, err := selfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{cert}})
 	l, err := s.transport.ListenEarly(conf, &quic.Config{Allow0RTT: true})
 	if err != nil {
 		t.Fatal(err)
@@ -69,22 +68,6 @@ func startPlainServer(t *testing.T, verify bool) *plainServer {
 		<-done
 	})
 	return s
-}
-
-func selfSigned(t *testing.T) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 func TestFleetCountsRequestsAndStrangers(t *testing.T) {
@@ -188,7 +171,8 @@ func TestRelayImpairsButQUICRepairs(t *testing.T) {
 	s := startPlainServer(t, false)
 	bad := Impairment{Drop: .02, Duplicate: .1, Reorder: .1, Delay: time.Millisecond, Jitter: time.Millisecond}
 	r := StartRelay(t, s.addr, RelayOptions{Seed: 1, ToServer: bad, ToClient: bad})
-	f := StartFleet(t, FleetOptions{Client: ClientOptions{Server: r.Addr()}, N: 3, Interval: 20 * time.Millisecond})
+	client := ClientOptions{Server: r.Addr(), KeepAlive: MovingKeepAlive}
+	f := StartFleet(t, FleetOptions{Client: client, N: 3, Interval: 20 * time.Millisecond})
 	Eventually(t, 10*time.Second, "requests", func() error { return atLeast(f.Report().Requests, 50) })
 	if err := r.Rebind(); err != nil {
 		t.Fatal(err)
