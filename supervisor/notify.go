@@ -117,6 +117,10 @@ func (s *Supervisor) notifySettled() {
 		return // the next reload answers for this one too
 	}
 	first := !s.notify.told
+	if !first && !s.notify.reloads {
+		s.sendStatus()
+		return
+	}
 	s.notify.told, s.notify.reloads = true, false
 	s.notify.status = s.statusLine()
 	lines := []string{notify.Ready, notify.Status(s.notify.status)}

@@ -133,6 +133,9 @@ func (s *Supervisor) reconcile() {
 	for i, sets := range desired(s.readSockets(), groups) {
 		s.apply(ranked[i], sets)
 	}
+	if !s.notify.told {
+		s.notifySettled() // there is a current generation, made or taken over
+	}
 	s.syncStore()
 }
 
