@@ -66,7 +66,7 @@ func (g *generation) limitListeners(now time.Time) {
 // a worker has to keep travel as what is left of them: the clocks that two
 // processes show may be set, the time that passes may not.
 func (g *generation) drainOrder() *lifeline.Drain {
-	order := &lifeline.Drain{Mode: g.mode, Window: g.window, Deadline: g.deadline}
+	order := &lifeline.Drain{Mode: g.mode, Window: g.window, Deadline: g.deadline, Linger: max(time.Until(g.linger), 0)}
 	for id, span := range g.limits {
 		if order.Listeners == nil {
 			order.Listeners = make(map[uint8]lifeline.Limit, len(g.limits))

@@ -46,6 +46,7 @@ type generation struct {
 	handing    bool // its workers take over the sockets
 	patient    bool // the current generation's workers may still acknowledge
 	handTimer  *timer
+	linger     time.Time      // its idle workers stay until then, for a rollback
 	evicted    bool           // told to end early
 	trial      *trial         // while it is to be, or is, a canary
 	before     shm.Generation // that was current when it became current; 0: none

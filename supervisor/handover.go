@@ -88,6 +88,7 @@ func (s *Supervisor) admit(g *generation) {
 	}
 	if old != nil {
 		g.before = old.id
+		s.linger(old, g.spec.Probation)
 	}
 	s.current, s.incoming, s.beside, s.spec = g, nil, nil, g.spec
 	g.handing = false

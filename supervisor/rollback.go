@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/shm"
 )
 
@@ -50,6 +51,23 @@ func (s *Supervisor) requestRollback() (*operation, error) {
 	}
 	s.begin(op)
 	return op, nil
+}
+
+// linger lets the idle workers of the generation that an upgrade supersedes stay
+// for the time of the probation: a rollback finds them then. Those before it need
+// not stay any longer.
+func (s *Supervisor) linger(old *generation, probation time.Duration) {
+	for _, g := range s.draining() {
+		if time.Now().Before(g.linger) {
+			g.linger = time.Time{}
+			for w := range g.workers {
+				s.workerEvent(w, wkDrain)
+			}
+		}
+	}
+	if op := s.op; op != nil && (op.Kind == OperationUpgrade || op.Kind == OperationPromote) && probation > 0 {
+		old.linger = time.Now().Add(probation)
+	}
 }
 
 // canTurnBack reports whether the generation before the current one lives.
@@ -106,7 +124,7 @@ func (s *Supervisor) previous() (*generation, error) {
 	}
 	old := s.generations[i]
 	for w := range old.workers {
-		if w.state == workerDraining && old.state == GenerationDraining {
+		if w.state == workerDraining && old.state == GenerationDraining && w.protocol >= lifeline.ProtocolHandover {
 			return old, nil
 		}
 	}
@@ -143,7 +161,7 @@ func (s *Supervisor) restoreGeneration(g *generation) {
 	g.timer.stop()
 	g.timer, g.evicted = nil, false
 	g.mode, g.window = g.spec.Drain.Mode, g.spec.Drain.Window
-	g.limits, g.deadline = nil, time.Time{}
+	g.limits, g.deadline, g.linger = nil, time.Time{}, time.Time{}
 	for w := range g.workers {
 		s.workerEvent(w, wkUndrain)
 	}
