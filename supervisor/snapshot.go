@@ -114,6 +114,10 @@ type generationDocument struct {
 	Evicted  bool                   `json:"evicted,omitempty"`
 	Reason   string                 `json:"reason,omitempty"`
 
+	Before shm.Generation `json:"before,omitempty"` // that a rollback returns to
+	Linger time.Time      `json:"linger"`           // until when its idle workers stay
+	Trial  *trialDocument `json:"trial,omitempty"`  // of one that is a canary, or is to be
+
 	Members []memberDocument `json:"members"`
 	Workers []workerDocument `json:"workers"` // that have not been reaped
 }
@@ -202,6 +206,10 @@ func (s *Supervisor) generationDocument(g *generation) generationDocument {
 		ID: g.id, State: g.state, Since: g.since, Spec: &spec, Build: g.build, Version: g.ver,
 		Mode: g.mode, Window: g.window, Grace: g.grace, Deadline: g.deadline, Evicted: g.evicted,
 		Wants: []wantDocument{}, Members: []memberDocument{}, Workers: []workerDocument{},
+	}
+	d.Before, d.Linger = g.before, g.linger
+	if g.state < GenerationCurrent {
+		d.Trial = g.trial.document()
 	}
 	if g.image != nil {
 		d.Image = g.image.path

@@ -288,6 +288,11 @@ func (s *Supervisor) resumeOperation(op *operation, failure string) {
 		return
 	}
 	s.op = op
+	if g := s.canary; g != nil && g.id == op.Generation {
+		// It is on trial as before, and the operation lasts as long as that.
+		op.gen, op.self = g, g.self.hold()
+		return
+	}
 	switch g := s.current; {
 	case g != nil && g.id == op.Generation && g.self.same(s.self):
 		// It is this very process that was missing, or nothing was: a
