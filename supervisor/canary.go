@@ -23,6 +23,12 @@ const (
 	badProbes     = 2
 )
 
+// turnsMinor is the first minor version of the segment whose workers keep to the
+// turns of a canary.
+const turnsMinor = 1
+
+var errNoTurns = fmt.Errorf("%w: a canary needs workers of segment ABI 1.%d or later on both sides", ErrState, turnsMinor)
+
 // trial is the time in which a generation has a share of the new connections
 // only. It belongs to the generation, from its start on.
 type trial struct {

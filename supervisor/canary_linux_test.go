@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/shm"
 )
 
@@ -329,6 +330,25 @@ func TestPromotionFails(t *testing.T) {
 		t.Errorf("admission %+v", c)
 	}
 	r.mustOrder("rollback")
+}
+
+// Workers that know no turns would take all TCP connections.
+func TestACanaryNeedsWorkersThatKnowTurns(t *testing.T) {
+	r := newRunning(t, func(r *rig) {
+		withPrograms(r)
+		r.script.hello = func(h *lifeline.Hello) { h.ABIMinor = 0 }
+	})
+	next := program(t, t.TempDir(), "next")
+	if code, body := r.call(http.MethodPost, "/v1/upgrade", UpgradeRequest{Binary: next, Canary: 5}); code != http.StatusConflict || !strings.Contains(string(body), "without one first") {
+		t.Errorf("%d %s", code, body)
+	}
+	r.with(func() { r.script.hello = nil })
+	r.mustUpgrade(UpgradeRequest{Binary: next})
+	r.with(func() { r.script.hello = func(h *lifeline.Hello) { h.ABIMinor = 0 } })
+	o := r.result(r.ask(UpgradeRequest{Binary: program(t, t.TempDir(), "older"), Canary: 5}))
+	if o.State != OperationFailed || !strings.Contains(o.Reason, "segment ABI 1.0") {
+		t.Errorf("%+v", o)
+	}
 }
 
 func TestClearlyWorse(t *testing.T) {

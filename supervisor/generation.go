@@ -48,6 +48,7 @@ type generation struct {
 	handTimer  *timer
 	linger     time.Time      // its idle workers stay until then, for a rollback
 	evicted    bool           // told to end early
+	noTurns    bool           // its workers are of a build that can't share with a canary
 	trial      *trial         // while it is to be, or is, a canary
 	before     shm.Generation // that was current when it became current; 0: none
 	done       tally          // of its workers that have ended

@@ -67,6 +67,14 @@ func (s *Supervisor) hello(w *worker, h *lifeline.Hello) {
 	if w.state != workerSpawned {
 		w.blame(fmt.Errorf("%w: a second hello", errProtocol))
 	}
+	if h.ABIMajor == shm.ABIMajor && h.ABIMinor < turnsMinor {
+		w.gen.noTurns = true
+		if w.gen.trial != nil {
+			w.blame(fmt.Errorf("%w: its workers have segment ABI %d.%d", errNoTurns, h.ABIMajor, h.ABIMinor))
+			s.workerEvent(w, wkBadHello)
+			return
+		}
+	}
 	w.gen.ver, w.gen.build = h.Version, h.BuildID
 	s.workerEvent(w, wkHello)
 }

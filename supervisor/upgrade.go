@@ -41,6 +41,9 @@ func (s *Supervisor) requestUpgrade(r UpgradeRequest) (*operation, error) {
 	if err := s.errCanary(); err != nil {
 		return nil, err
 	}
+	if r.Canary > 0 && s.current != nil && s.current.noTurns {
+		return nil, fmt.Errorf("%w: generation %d: upgrade without one first", errNoTurns, s.current.id)
+	}
 	for _, op := range s.queue {
 		if op.Kind == OperationUpgrade && *op.Upgrade == r {
 			op.Merged++
