@@ -123,11 +123,11 @@ func (s *Supervisor) reconcile() {
 	ranked := s.ranked()
 	groups := make([]readerGroup, len(ranked))
 	for i, g := range ranked {
-		handed := g.handing && (g == s.incoming || g == s.canary)
+		handed := g.handing && (g == s.canary || g == s.incoming && g.trial == nil)
 		groups[i] = readerGroup{
 			listeners: g.mask(), members: g.readers(),
 			accepts: (g == s.current || g == s.canary || g == s.incoming && g.trial == nil) && s.stopping == stopNone,
-			beside:  handed && !(g == s.incoming && g.trial != nil) || g == s.beside,
+			beside:  handed || g == s.beside,
 		}
 	}
 	for i, sets := range desired(s.readSockets(), groups) {
