@@ -23,6 +23,9 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 HOLDFAST_SYSTEMD_BINARY=$work/holdfast
-export HOLDFAST_SYSTEMD_BINARY
+HOLDFAST_SYSTEMD_NEXT=$work/holdfast.next
+export HOLDFAST_SYSTEMD_BINARY HOLDFAST_SYSTEMD_NEXT
 CGO_ENABLED=0 go build -trimpath -o "$HOLDFAST_SYSTEMD_BINARY" ./cmd/holdfast
+CGO_ENABLED=0 go build -trimpath -o "$HOLDFAST_SYSTEMD_NEXT" \
+	-ldflags '-X github.com/holdfast-quic/holdfast/internal/build.version=0.0.0-next' ./cmd/holdfast
 go test -count 1 -v -timeout 30m "$@" ./test/systemd

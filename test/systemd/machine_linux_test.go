@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// envRoots names the directory with a Debian root for each systemd, and
-	// envBinary the program under test.
+	// envRoots names the directory with a Debian root for each systemd,
+	// envBinary the program under test and envNext another build of it.
 	envRoots  = "HOLDFAST_SYSTEMD_ROOTS"
 	envBinary = "HOLDFAST_SYSTEMD_BINARY"
+	envNext   = "HOLDFAST_SYSTEMD_NEXT"
 
 	unit       = "holdfast.service"
 	unitDir    = "/etc/systemd/system"
@@ -241,14 +242,7 @@ func (l load) mustBeClean(t *testing.T) {
 // lost one came back.
 func (l load) mustLose(t *testing.T, quic, tcp int) {
 	t.Helper()
-	kit.Eventually(t, 15*time.Second, "whoever lost a connection is back", func() error {
-		for _, r := range []kit.Report{l.quic.Report(), l.tcp.Report()} {
-			if r.Reconnects < len(r.Lost) {
-				return fmt.Errorf("%d lost, %d came back", len(r.Lost), r.Reconnects)
-			}
-		}
-		return nil
-	})
+	l.awaitBack(t)
 	for _, f := range []struct {
 		report kit.Report
 		most   int
@@ -261,6 +255,19 @@ func (l load) mustLose(t *testing.T, quic, tcp int) {
 			t.Errorf("%d strangers", f.report.Strangers)
 		}
 	}
+}
+
+// awaitBack returns when all clients are connected.
+func (l load) awaitBack(t *testing.T) {
+	t.Helper()
+	kit.Eventually(t, 15*time.Second, "whoever lost a connection is back", func() error {
+		for _, r := range []kit.Report{l.quic.Report(), l.tcp.Report()} {
+			if r.Reconnects < len(r.Lost) {
+				return fmt.Errorf("%d lost, %d came back", len(r.Lost), r.Reconnects)
+			}
+		}
+		return nil
+	})
 }
 
 func (m *machine) number(name string) int {

@@ -101,6 +101,60 @@ func TestReload(t *testing.T) {
 	})
 }
 
+// C027, C028, C132, C137, C138: the program is replaced under the unit, well and
+// badly: the main process stays the same, nobody notices, reloads and the
+// watchdog go on, and so does the journal.
+func TestUpgrade(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		builds := []string{os.Getenv(envNext), os.Getenv(envBinary)}
+		if builds[0] == "" {
+			t.Skip("run it by make test-systemd")
+		}
+		m.dropIn("WatchdogSec=3")
+		m.start()
+		main := m.property("MainPID")
+		upgrade := []string{"holdfast", "upgrade", "--runtime-dir", "/run/holdfast/default"}
+		l := m.load()
+		for round := range 4 {
+			m.install(builds[round%2], "/usr/bin/holdfast")
+			m.must(upgrade...)
+			m.active()
+			m.must("systemctl", "reload", unit)
+			m.active()
+			if text := m.property("StatusText"); !strings.HasPrefix(text, fmt.Sprintf("generation %d: 2 workers", 3+2*round)) {
+				t.Errorf("after %d upgrades: status %q", round+1, text)
+			}
+		}
+		for name, program := range map[string]string{"exits at once": "exit 1", "crashes soon": "sleep 0.3; kill -SEGV $$"} {
+			m.write("/usr/bin/holdfast.bad", "#!/bin/sh\n"+program+"\n")
+			if err := os.Chmod(m.root+"/usr/bin/holdfast.bad", 0o755); err != nil { //nolint:gosec // a program
+				t.Fatal(err)
+			}
+			if code, out := m.run(append(upgrade, "--binary", "/usr/bin/holdfast.bad")...); code == 0 || strings.TrimSpace(out) == "" {
+				t.Errorf("a program that %s: exit code %d: %s", name, code, out)
+			}
+			m.active()
+		}
+		time.Sleep(7 * time.Second) // more than twice the watchdog's limit
+		m.active()
+		m.must("systemctl", "reload", unit)
+		l.mustBeClean(t)
+		if m.property("MainPID") != main || m.number("NRestarts") != 0 {
+			t.Errorf("main process %s (was %s), %d restarts", m.property("MainPID"), main, m.number("NRestarts"))
+		}
+		journal := m.must("journalctl", "--no-pager", "-o", "cat", "_PID="+main)
+		for generation := 2; generation <= 10; generation++ {
+			if n := strings.Count(journal, fmt.Sprintf(`"msg":"generation is current","generation":%d,`, generation)); n != 1 {
+				t.Errorf("the journal has generation %d becoming current %d times", generation, n)
+			}
+		}
+		m.must("systemctl", "stop", unit)
+		if result := m.property("Result"); result != "success" {
+			t.Errorf("result of the unit: %s", result)
+		}
+	})
+}
+
 // C051, C071: a supervisor that is killed, also in the middle of a reload, is
 // started again within seconds; its workers serve on, and are taken over.
 func TestKilledSupervisor(t *testing.T) {
@@ -221,6 +275,7 @@ func TestRestartWithStore(t *testing.T) {
 			m.must("systemctl", "restart", unit)
 			t.Logf("restarted in %v", time.Since(begun))
 			m.awaitRestart(before)
+			l.awaitBack(t)
 		}
 		nowUDP, nowTCP := kit.BoundSockets(port(t, address))
 		slices.Sort(udp)
@@ -228,8 +283,7 @@ func TestRestartWithStore(t *testing.T) {
 		if !slices.Equal(udp, nowUDP) || !slices.Equal(tcp, nowTCP) {
 			t.Errorf("sockets %v %v, before %v %v", nowUDP, nowTCP, udp, tcp)
 		}
-		// Who comes back while the old workers say goodbye is sent away again.
-		l.mustLose(t, 2*3*30, 2*3*10)
+		l.mustLose(t, 3*30, 3*10)
 		m.must("systemctl", "stop", unit)
 		if n := m.number("NFileDescriptorStore"); n != 0 {
 			t.Errorf("%d descriptors are stored after the stop", n)
