@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -148,7 +149,7 @@ func TestInsertFor(t *testing.T) {
 	if w, err := tab.InsertFor(testID(1), o[0], o[2], KindHandshaking, 1); err != nil || w != o[2] {
 		t.Errorf("after the owner's death: %v, %v", w, err)
 	}
-	if _, err := tab.InsertFor(testID(2), o[0], o[1], KindHandshaking, 1); err != ErrOwnerDead {
+	if _, err := tab.InsertFor(testID(2), o[0], o[1], KindHandshaking, 1); !errors.Is(err, ErrOwnerDead) {
 		t.Errorf("for a dead owner: %v", err)
 	}
 	mustCheck(t, s)

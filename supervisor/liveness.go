@@ -91,7 +91,7 @@ func (s *Supervisor) admitLively() {
 				continue
 			}
 			// What a canary can't take the others do, so none has to try.
-			serves := lively[i] && !(g == s.canary && m.w.pulse.hung)
+			serves := lively[i] && (g != s.canary || !m.w.pulse.hung)
 			if dir := s.seg.Directory(); dir.Record(m.w.slot).Serving != serves {
 				dir.SetServing(m.w.slot, serves)
 			}

@@ -125,12 +125,12 @@ func TestCanaryShares(t *testing.T) {
 func TestCanaryPromoteAndRollback(t *testing.T) {
 	in := startWith(t, kit.Config{Workers: 2}.With("drain", "{mode: hold, timeout: 1h}"))
 	old := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 20, Interval: 100 * time.Millisecond})
-	current, trial := canary(t, in, "--canary", "50%")
+	current, _ := canary(t, in, "--canary", "50%")
 	both := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 40, Interval: 100 * time.Millisecond})
 	tcp := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 20, Interval: 100 * time.Millisecond, TCP: "h2"})
 
 	turnsBack(t, in, current) // the canary is rolled back
-	current, trial = canary(t, in, "--canary", "50%")
+	current, trial := canary(t, in, "--canary", "50%")
 	if r := in.CLI("promote"); r.Code != 0 {
 		t.Fatalf("promote: %+v", r)
 	}
