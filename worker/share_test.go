@@ -76,7 +76,10 @@ func TestCanaryGetsItsShareOfQUIC(t *testing.T) {
 // Whatever comes with one ID goes to one worker, even if the first packet is
 // still on its way there, and even if the table has no room.
 func TestRetransmissionsAgreeOnTheGeneration(t *testing.T) {
-	s, _, a, canaries := trial(t, 1<<15, nil)
+	s := newService(t)
+	sock := s.listen("udp4", "127.0.0.1:0")
+	a, canaries := s.start(0, 1, sock), []*member{s.start(1, 2, sock), s.start(2, 2, sock)} // nobody reads but the test
+	s.segment.Admission().Store(shm.Choice{Current: 1, Canary: 2, Share: 1 << 15})
 	r := &a.l.conn.rx
 	c := s.segment.Admission().Load()
 	refused := 0
