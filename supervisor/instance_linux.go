@@ -38,7 +38,8 @@ func takeInstance(dir string, pid int) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if path := filepath.Join(dir, adminName); len(path) > maxSocketPath {
+	// The longest of the sockets that will be there.
+	if path := handoverPath(dir, 1<<16-1); len(path) > maxSocketPath {
 		return nil, fmt.Errorf("%w: the runtime directory's path is too long: %s has %d bytes of at most %d", ErrUsage, path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -124,13 +125,11 @@ func (i *instance) sign() error {
 	return err
 }
 
-// sweep removes what a killed supervisor left. Holding the lock proves that
-// nobody uses it.
+// sweep removes what a killed supervisor left and its successor has no use for.
+// Holding the lock proves that nobody else has.
 func (i *instance) sweep() {
-	left, _ := filepath.Glob(filepath.Join(i.dir, "worker-*.sock"))
-	left = append(left, i.adminPath(), filepath.Join(i.dir, pidName+".tmp"))
-	for _, path := range left {
-		os.Remove(path)
+	for _, name := range []string{adminName, pidName + ".tmp", stateName + ".tmp"} {
+		os.Remove(filepath.Join(i.dir, name))
 	}
 }
 
@@ -180,6 +179,7 @@ func sameFile(a, b string) bool {
 func (i *instance) release() {
 	os.Remove(i.adminPath())
 	os.Remove(filepath.Join(i.dir, pidName))
+	os.Remove(filepath.Join(i.dir, stateName))
 	if i.pidFile != "" {
 		os.Remove(i.pidFile)
 	}

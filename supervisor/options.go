@@ -140,6 +140,9 @@ type Spec struct {
 	// Probation is how long after an upgrade's handover a crash of a new worker
 	// brings the program before back. Negative: never.
 	Probation time.Duration
+	// OrphanTimeout is how long workers serve on without a supervisor, should
+	// it be killed and not come back. 0: without limit.
+	OrphanTimeout time.Duration
 	// Strict refuses what is otherwise served with a warning: an IPv6
 	// listener on a host without IPv6.
 	Strict bool

@@ -14,6 +14,7 @@ import (
 // doorbells. It belongs to the loop.
 type slots struct {
 	seg *shm.Segment
+	dir string // of the handover sockets; "" for none
 	log *zap.Logger
 	// doorbells are made when a slot is first used and kept for the life of
 	// the service, so that a number which a worker holds stays right.
@@ -95,6 +96,7 @@ func (s *slots) reclaim(w *worker) (entries, packets int) {
 		s.log.Error("give back the memory of a queue", zap.Uint16("slot", uint16(w.slot)), zap.Error(err))
 	}
 	dir.Clear(w.slot)
+	s.closeHandover(w.slot)
 	s.owners[w.slot] = nil
 	return entries, packets
 }
@@ -148,6 +150,11 @@ func (s *slots) close() {
 	for _, bell := range s.doorbells {
 		if bell != nil {
 			bell.Close()
+		}
+	}
+	for i := range s.handover {
+		if s.handover[i] != nil {
+			s.closeHandover(shm.SlotID(i))
 		}
 	}
 }

@@ -36,6 +36,7 @@ type Supervisor struct {
 	sockets *sockets
 	slots   *slots
 	inst    *instance
+	state   stateFile
 	admin   *admin
 	hub     *hub
 	notify  notifier
@@ -169,6 +170,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	s.begin(first)
 	for !s.finished {
 		(<-s.events).handle(s)
+		if len(s.events) == 0 {
+			s.keepState()
+		}
 	}
 	s.close()
 	s.closeNotify(s.stopped)
@@ -206,6 +210,8 @@ func (s *Supervisor) open() (err error) {
 	s.hintLanes(spec)
 	s.hintMemory(spec)
 	s.slots = newSlots(s.seg, s.log)
+	s.slots.dir = s.inst.dir
+	s.slots.sweepHandover()
 	if s.keys, err = openKeys(spec, s.opt.StateDir, s.log); err != nil {
 		return err
 	}
