@@ -110,6 +110,27 @@ func (d *Directory) Assign(slot SlotID, inc Incarnation, gen Generation, listene
 	d.changed()
 }
 
+// Restore puts the record of a process that runs, by the account of a supervisor
+// before this one, and leaves alone what the process itself reports. Supervisor
+// only.
+//
+// Preconditions: slot is in the geometry and inc is not 0.
+func (d *Directory) Restore(slot SlotID, inc Incarnation, gen Generation, pid int, listeners uint64, serving bool) {
+	at := d.at(slot)
+	if inc == 0 {
+		panic("shm: incarnation 0")
+	}
+	d.put(at+recordGeneration, uint64(gen))
+	d.put(at+recordPID, uint64(pid))
+	d.put(at+recordListeners, listeners)
+	identity := uint64(inc) | identityAlive
+	if serving {
+		identity |= identityServing
+	}
+	d.put(at+recordIdentity, seal(identity))
+	d.changed()
+}
+
 func (d *Directory) blank(at int) {
 	for _, off := range [...]int{recordIdentity, recordGeneration, recordPID, recordListeners} {
 		d.put(at+off, 0)

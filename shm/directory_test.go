@@ -180,3 +180,39 @@ func TestQueueDelayBuckets(t *testing.T) {
 		}
 	}
 }
+
+func TestRestore(t *testing.T) {
+	s, _ := segment(t, 64, 0)
+	d := s.Directory()
+	d.Assign(3, 7, 2, 5)
+	d.SetPID(3, 99)
+	d.SetPhase(3, PhaseServing)
+	d.Beat(3, 1234)
+	d.SetConns(3, 8, 9)
+	before := d.Record(3)
+	before.Serving = true
+
+	// Another supervisor, which has written nothing yet, over the same region;
+	// the identity was damaged meanwhile.
+	again, err := Open(s.region)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.view.Store64(again.at.directory+directoryHead+3*recordBytes+recordIdentity, 0x1234567890)
+	e := again.Directory()
+	version := e.Version()
+	e.Restore(3, 7, 2, 99, 5, true)
+	if got := e.Record(3); got != before {
+		t.Errorf("is %+v, was %+v", got, before)
+	}
+	if e.Version() == version {
+		t.Error("readers are not told")
+	}
+	if !d.Alive(Owner{Slot: 3, Incarnation: 7}) {
+		t.Error("not alive")
+	}
+	again.view.Store64(again.at.directory+directoryHead+3*recordBytes+recordListeners, 77)
+	if n := again.Repair(); n != 1 || e.Record(3).Listeners != 5 {
+		t.Errorf("repaired %d words: %+v", n, e.Record(3))
+	}
+}

@@ -28,25 +28,26 @@ const (
 // and never hold up the loop: they hand it a function, and write what that
 // returned afterwards.
 type admin struct {
-	s      *Supervisor
-	server *http.Server
-	socket *os.File // another descriptor of the listening socket
-	served chan struct{}
+	s        *Supervisor
+	server   *http.Server
+	socket   *os.File     // the listening socket, as it outlives this process
+	listener net.Listener // another descriptor of it
+	served   chan struct{}
 }
 
-// openAdmin listens on the socket.
+// openAdmin serves the socket that listens on path already, or opens one there.
+// It owns socket.
 //
-// Preconditions: the instance lock is held; nothing lies at path.
-func openAdmin(s *Supervisor, path string) (*admin, error) {
-	l, err := listenAdmin(path)
-	if err != nil {
-		return nil, err
+// Preconditions: the instance lock is held; nothing lies at path if socket is
+// nil.
+func openAdmin(s *Supervisor, path string, socket *os.File) (*admin, error) {
+	if socket == nil {
+		var err error
+		if socket, err = listenAdmin(path); err != nil {
+			return nil, err
+		}
 	}
-	a := &admin{s: s, served: make(chan struct{})}
-	if a.socket, err = l.File(); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("open the admin socket: %w", err)
-	}
+	a := &admin{s: s, socket: socket}
 	a.server = &http.Server{
 		Handler:           a.handler(),
 		ReadHeaderTimeout: adminHeaderTimeout,
@@ -55,28 +56,51 @@ func openAdmin(s *Supervisor, path string) (*admin, error) {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          log.New(io.Discard, "", 0), // clients that hang up are no news
 	}
-	go func() {
-		defer close(a.served)
-		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("admin API", zap.Error(err))
-		}
-	}()
+	if err := a.serve(); err != nil {
+		socket.Close()
+		return nil, err
+	}
 	return a, nil
 }
 
+// serve accepts connections until the listener is closed.
+func (a *admin) serve() error {
+	l, err := net.FileListener(a.socket)
+	if err != nil {
+		return fmt.Errorf("open the admin socket: %w", err)
+	}
+	unix, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return fmt.Errorf("open the admin socket: it is a %T", l)
+	}
+	a.listener, a.served = &guardedListener{UnixListener: unix, room: make(chan struct{}, adminMaxConns)}, make(chan struct{})
+	go func(l net.Listener, served chan<- struct{}) {
+		defer close(served)
+		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			a.s.log.Error("admin API", zap.Error(err))
+		}
+	}(a.listener, a.served)
+	return nil
+}
+
 // listenAdmin opens the socket with mode 0600, at no moment wider.
-func listenAdmin(path string) (*guardedListener, error) {
+func listenAdmin(path string) (*os.File, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("open the admin socket: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // the instance removes it, under its lock
 	// The directory, mode 0700, guards it meanwhile.
+	defer l.Close()
 	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
 		return nil, fmt.Errorf("open the admin socket: %w", err)
 	}
-	return &guardedListener{UnixListener: l, room: make(chan struct{}, adminMaxConns)}, nil
+	f, err := l.File()
+	if err != nil {
+		return nil, fmt.Errorf("open the admin socket: %w", err)
+	}
+	return f, nil
 }
 
 // close lets answers that are being written finish, for a moment.

@@ -28,12 +28,8 @@ func (s *Supervisor) drain(g *generation, mode string, window, limit time.Durati
 	now := time.Now()
 	span := spanOf(now, limit, g.spec.Drain.Grace)
 	if g.deadline.IsZero() || span.end.Before(g.deadline) {
-		g.deadline = span.end
-		g.timer.stop()
-		g.timer = s.after(span.goodbye.Sub(now), func() {
-			s.log.Info("drain is over", zap.Uint32("generation", uint32(g.id)))
-			s.generationEvent(g, genDeadline)
-		})
+		g.goodbye, g.deadline = span.goodbye, span.end
+		s.armDrain(g)
 	}
 	g.limitListeners(now)
 	s.endReplacements(g)
@@ -42,6 +38,15 @@ func (s *Supervisor) drain(g *generation, mode string, window, limit time.Durati
 		s.workerEvent(w, wkDrain)
 	}
 	s.settle(g)
+}
+
+// armDrain sets the timer of the end of the drain.
+func (s *Supervisor) armDrain(g *generation) {
+	g.timer.stop()
+	g.timer = s.after(time.Until(g.goodbye), func() {
+		s.log.Info("drain is over", zap.Uint32("generation", uint32(g.id)))
+		s.generationEvent(g, genDeadline)
+	})
 }
 
 // limitListeners fixes, once, when the listeners end that have a limit of

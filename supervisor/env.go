@@ -18,6 +18,9 @@ type env struct {
 	startCheck func(c command, files []*os.File) (process, error)
 	// killGroup kills the process group of a child that has not been reaped.
 	killGroup func(pid int)
+	// find watches a process that another supervisor started at that time; see
+	// adoptProcess.
+	find func(pid int, startTime uint64) (process, error)
 	// bind opens one listening socket and returns the address that it got.
 	bind func(network, address string, o socketOptions) (*os.File, string, error)
 	// adopt sets a socket that the service manager passed as bind sets its own.

@@ -19,6 +19,7 @@ func realEnv() *env {
 		start:      startChild,
 		startCheck: startProgram,
 		killGroup:  killGroup,
+		find:       adoptProcess,
 		bind:       bindSocket,
 		tryBind:    tryBindSocket,
 		socketUse:  socketUse,

@@ -38,6 +38,7 @@ type generation struct {
 	// workers have made of it.
 	mode     string
 	window   time.Duration
+	goodbye  time.Time           // when the last grace begins
 	deadline time.Time           // by which all has ended
 	limits   map[uint8]drainSpan // of listeners that end before, by ID
 	grace    time.Duration       // of the stop that is ordered

@@ -29,6 +29,7 @@ type instance struct {
 	pid     int
 	lock    *os.File
 	pidFile string // the further one, as written; "" for none
+	keep    bool   // workers live that the next supervisor will look for
 }
 
 // takeInstance makes the directory and takes the lock, before anything else in
@@ -179,7 +180,9 @@ func sameFile(a, b string) bool {
 func (i *instance) release() {
 	os.Remove(i.adminPath())
 	os.Remove(filepath.Join(i.dir, pidName))
-	os.Remove(filepath.Join(i.dir, stateName))
+	if !i.keep {
+		os.Remove(filepath.Join(i.dir, stateName))
+	}
 	if i.pidFile != "" {
 		os.Remove(i.pidFile)
 	}

@@ -21,6 +21,16 @@ type pulse struct {
 	hung   bool
 }
 
+// absent is a look at a worker that has not introduced itself to the supervisor
+// that took over from the one that it had. Whether it is alive otherwise does not
+// matter: it can't be told anything.
+func (p *pulse) absent(limit int) (changed bool) {
+	p.missed++
+	was := p.hung
+	p.hung = p.missed >= limit
+	return p.hung != was
+}
+
 // look takes the present heartbeat and reports whether the worker has hung or
 // come back.
 func (p *pulse) look(beat int64) (changed bool) {
@@ -44,7 +54,13 @@ func (s *Supervisor) watch() {
 		if w.gen == s.incoming || w.state != workerServing && w.state != workerDraining {
 			continue
 		}
-		if w.pulse.look(s.seg.Directory().Record(w.slot).Heartbeat) {
+		var turned bool
+		if w.conn == nil {
+			turned = w.pulse.absent(max(int(answerTimeout/s.env.look), hungAfter))
+		} else {
+			turned = w.pulse.look(s.seg.Directory().Record(w.slot).Heartbeat)
+		}
+		if turned {
 			changed = true
 			if w.pulse.hung {
 				s.log.Warn("worker hangs; a sibling reads its sockets", w.fields()...)

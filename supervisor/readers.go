@@ -185,10 +185,10 @@ func (s *Supervisor) apply(g *generation, sets []readerSet) {
 		if g == s.current || g == s.incoming || g == s.canary {
 			s.giveSockets(w)
 		}
-		if w.readers.equal(sets[i]) {
+		if w.out == nil || w.readers.equal(sets[i]) && !w.unsure {
 			continue
 		}
-		w.readers = sets[i]
+		w.readers, w.unsure = sets[i], false
 		w.readersSeq++
 		w.send(&lifeline.Message{Kind: lifeline.KindReaders, Readers: &lifeline.Readers{
 			Seq: w.readersSeq, UDP: w.readers.udp, TCP: w.readers.tcp,

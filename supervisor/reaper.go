@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/holdfast-quic/holdfast/shm"
 )
 
 // exited: the process has ended, by its pidfd. Nothing else proves it.
@@ -13,6 +15,12 @@ func (s *Supervisor) exited(w *worker) {
 	end, seen := s.reaped[pid]
 	if !seen {
 		end = w.proc.Reap()
+	}
+	// Of a process that another supervisor started only its parent learns how
+	// it ended. What it said itself counts then, on the lifeline or in the
+	// segment.
+	if !end.known && (w.drained || s.seg.Directory().Record(w.slot).Phase == shm.PhaseDone) {
+		end = exit{known: true}
 	}
 	delete(s.reaped, pid)
 	delete(s.byPID, pid)
@@ -38,8 +46,10 @@ func (s *Supervisor) reclaim(w *worker) {
 	if w.stopProbe != nil {
 		w.stopProbe()
 	}
-	w.conn.Close()
-	w.out.close()
+	if w.conn != nil {
+		w.conn.Close()
+		w.out.close()
+	}
 	w.proc.Close()
 	delete(s.workers, w)
 	s.failQueries(w)
@@ -72,6 +82,11 @@ func (s *Supervisor) replace(g *generation, m *member, why error) {
 	pause := m.back.next(time.Now())
 	s.log.Warn("worker is replaced", zap.Uint32("generation", uint32(g.id)), zap.Int("place", m.index),
 		zap.Duration("pause", pause), zap.Int("restarts", m.restarts), zap.NamedError("reason", why))
+	s.startMember(g, m, pause)
+}
+
+// startMember starts a process for a place after a pause.
+func (s *Supervisor) startMember(g *generation, m *member, pause time.Duration) {
 	m.timer.stop()
 	m.next = time.Now().Add(pause)
 	m.timer = s.after(pause, func() {

@@ -109,7 +109,8 @@ type generationDocument struct {
 	Mode     string                 `json:"mode"`
 	Window   time.Duration          `json:"window"`
 	Grace    time.Duration          `json:"grace"`
-	Deadline time.Time              `json:"deadline"` // zero: does not drain
+	Goodbye  time.Time              `json:"goodbye"`  // zero: does not drain
+	Deadline time.Time              `json:"deadline"` // the same
 	Limits   map[uint8]spanDocument `json:"limits,omitempty"`
 	Evicted  bool                   `json:"evicted,omitempty"`
 	Reason   string                 `json:"reason,omitempty"`
@@ -204,7 +205,7 @@ func (s *Supervisor) generationDocument(g *generation) generationDocument {
 	spec.Payload = nil // may hold private keys
 	d := generationDocument{
 		ID: g.id, State: g.state, Since: g.since, Spec: &spec, Build: g.build, Version: g.ver,
-		Mode: g.mode, Window: g.window, Grace: g.grace, Deadline: g.deadline, Evicted: g.evicted,
+		Mode: g.mode, Window: g.window, Grace: g.grace, Goodbye: g.goodbye, Deadline: g.deadline, Evicted: g.evicted,
 		Wants: []wantDocument{}, Members: []memberDocument{}, Workers: []workerDocument{},
 	}
 	d.Before, d.Linger = g.before, g.linger

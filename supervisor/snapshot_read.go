@@ -132,9 +132,12 @@ func (g *generationDocument) check(listeners map[uint8]bool) error {
 	if g.Spec == nil {
 		return errors.New("no configuration")
 	}
-	if err := g.Spec.validate(); err != nil {
+	// What a later version has more of in a configuration has its default.
+	spec, err := g.Spec.withDefaults()
+	if err != nil {
 		return err
 	}
+	g.Spec = spec
 	if len(g.Members) != g.Spec.Workers {
 		return fmt.Errorf("%d places for %d workers", len(g.Members), g.Spec.Workers)
 	}

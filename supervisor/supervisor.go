@@ -2,8 +2,12 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -154,7 +158,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer close(s.done)
 	s.takePassed()
 	s.openNotify()
-	if err := s.open(); err != nil {
+	restored, err := s.open()
+	if err != nil {
 		s.close()
 		s.closeNotify(err)
 		return err
@@ -165,9 +170,13 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer stopWatch()
 	s.after(sweepInterval, s.sweep)
 	s.after(s.env.look, s.watch)
-	first := unnumbered(OperationStart)
-	first.spec = s.spec
-	s.begin(first)
+	if restored != nil {
+		s.goOn(restored)
+	} else {
+		first := unnumbered(OperationStart)
+		first.spec = s.spec
+		s.begin(first)
+	}
 	for !s.finished {
 		(<-s.events).handle(s)
 		if len(s.events) == 0 {
@@ -179,19 +188,36 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return s.stopped
 }
 
-// open takes the instance and makes what outlives the workers. Nothing is
-// touched before the lock is held.
-func (s *Supervisor) open() (err error) {
+// open takes the instance, and makes what outlives the workers or takes it over
+// from the supervisor before. Nothing is touched before the lock is held.
+func (s *Supervisor) open() (_ *restorer, err error) {
 	if s.inst, err = takeInstance(s.opt.RuntimeDir, s.env.getpid()); err != nil {
-		return err
+		return nil, err
 	}
 	if err := keepDescriptors(); err != nil {
 		s.log.Warn("workers may inherit descriptors that are not for them", zap.Error(err))
 	}
 	if s.self, err = ownImage(); err != nil {
-		return err
+		return nil, err
 	}
 	s.program = s.self.path
+	before, err := s.findPredecessor()
+	if err != nil {
+		s.inst.keep = true
+		return nil, err
+	}
+	if before != nil {
+		r, err := s.takeOver(before)
+		if !errors.Is(err, errNobodyAnswers) {
+			return r, err
+		}
+		s.endAll(before)
+	}
+	return nil, s.openFresh()
+}
+
+// openFresh makes all that outlives the workers.
+func (s *Supervisor) openFresh() error {
 	spec, err := s.load()
 	if err != nil {
 		return err
@@ -210,6 +236,12 @@ func (s *Supervisor) open() (err error) {
 	s.hintLanes(spec)
 	s.hintMemory(spec)
 	s.slots = newSlots(s.seg, s.log)
+	return s.openRest(nil, "supervisor started")
+}
+
+// openRest opens what is the supervisor's own.
+func (s *Supervisor) openRest(adminSocket *os.File, news string) (err error) {
+	spec := s.spec
 	s.slots.dir = s.inst.dir
 	s.slots.sweepHandover()
 	if s.keys, err = openKeys(spec, s.opt.StateDir, s.log); err != nil {
@@ -219,12 +251,61 @@ func (s *Supervisor) open() (err error) {
 		receiveBuffer: spec.SocketBuffers.Receive, sendBuffer: spec.SocketBuffers.Send,
 		granted: func(got int) { s.hintBuffers(spec.SocketBuffers.Receive, got) },
 	}
-	if s.admin, err = openAdmin(s, s.inst.adminPath()); err != nil {
+	if s.admin, err = openAdmin(s, s.inst.adminPath(), adminSocket); err != nil {
 		return err
 	}
-	s.log.Info("supervisor started", zap.Int("pid", s.env.getpid()), zap.String("version", s.opt.Version),
+	s.state.path = filepath.Join(s.inst.dir, stateName)
+	s.log.Info(news, zap.Int("pid", s.env.getpid()), zap.String("version", s.opt.Version),
 		zap.String("runtime_dir", s.opt.RuntimeDir), zap.String("config", spec.ConfigPath))
 	return nil
+}
+
+// takeOver goes on with the workers of the supervisor before this one. With an
+// error they serve on as they are.
+func (s *Supervisor) takeOver(before *predecessor) (r *restorer, err error) {
+	s.inst.keep = true
+	if r, err = s.restore(before); err != nil {
+		return nil, s.leave(before, err)
+	}
+	if err := s.inst.writePID(s.spec.PIDFile); err != nil {
+		return nil, s.leave(before, err)
+	}
+	if err := s.openRest(before.given.take(nameAdmin), "supervisor took over"); err != nil {
+		s.slots.dir = "" // their handover sockets stay
+		return nil, s.leave(before, err)
+	}
+	if left := before.given.close(); len(left) > 0 {
+		s.log.Debug("descriptors that nothing needs", zap.Strings("names", left))
+	}
+	s.inst.keep = false
+	return r, nil
+}
+
+// leave gives back what was taken of the workers, which serve on.
+func (s *Supervisor) leave(before *predecessor, err error) error {
+	for _, a := range before.early {
+		a.close("")
+	}
+	before.given.close()
+	if errors.Is(err, errNobodyAnswers) {
+		return err
+	}
+	return fmt.Errorf("%d workers serve on without a supervisor and can't be taken over: %w", len(before.processes), err)
+}
+
+// endAll kills the workers of a supervisor before this one that can't be
+// reached any more.
+func (s *Supervisor) endAll(before *predecessor) {
+	s.log.Error("the workers of the supervisor before do not answer; they are killed, and others are started", zap.Int("workers", len(before.processes)))
+	for _, proc := range before.processes {
+		if err := proc.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
+			s.log.Error("kill worker", zap.Int("pid", proc.PID()), zap.Error(err))
+			continue
+		}
+		proc.Ended()
+		proc.Close()
+	}
+	s.inst.keep = false
 }
 
 // close gives back everything, in the reverse order.

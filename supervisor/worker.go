@@ -28,8 +28,11 @@ type worker struct {
 	startTime   uint64 // of the process, by the kernel's account
 
 	proc process
-	conn *lifeline.Conn
-	out  *outbox
+	// conn and out are nil as long as the worker of an earlier supervisor has
+	// not introduced itself.
+	conn  *lifeline.Conn
+	out   *outbox
+	quiet chan struct{} // closed when nothing more comes from conn
 
 	readyTimer *timer
 	graceTimer *timer
@@ -44,6 +47,7 @@ type worker struct {
 	peersOpen   int // peers sent and not acknowledged
 	pulse       pulse
 	readers     readerSet
+	unsure      bool   // what it reads is not known: it is told again
 	readersSeq  uint64 // of the last one sent
 	readersDone uint64 // of the last one acknowledged
 	stopProbe   func()
@@ -64,7 +68,13 @@ func (w *worker) blame(err error) {
 	}
 }
 
-func (w *worker) send(m *lifeline.Message, files ...*os.File) { w.out.put(m, files) }
+// send never blocks. What is for a worker that has no lifeline is wanted of it
+// again once it has one.
+func (w *worker) send(m *lifeline.Message, files ...*os.File) {
+	if w.out != nil {
+		w.out.put(m, files)
+	}
+}
 
 func (w *worker) fields() []zap.Field {
 	return []zap.Field{
@@ -91,13 +101,19 @@ func (s *Supervisor) spawn(g *generation, m *member) error {
 	s.workers[w] = struct{}{}
 	s.byPID[w.proc.PID()] = w
 	g.alive++
-	w.readyTimer = s.after(g.spec.ReadyTimeout, func() {
-		w.blame(errNotReady(g.spec.ReadyTimeout))
-		s.workerEvent(w, wkLate)
-	})
+	s.armReady(w, g.spec.ReadyTimeout)
 	s.log.Info("worker started", w.fields()...)
 	s.hub.publish("worker", workerNews{"started", g.id, w.slot, w.incarnation, w.proc.PID(), ""})
 	return nil
+}
+
+// armReady bounds the time until the worker is ready by what is left of it.
+func (s *Supervisor) armReady(w *worker, left time.Duration) {
+	w.readyTimer.stop()
+	w.readyTimer = s.after(left, func() {
+		w.blame(errNotReady(w.gen.spec.ReadyTimeout))
+		s.workerEvent(w, wkLate)
+	})
 }
 
 // takeIncarnation numbers processes. Connection IDs hold the low 24 bits, of
@@ -123,24 +139,34 @@ func (s *Supervisor) startProcess(w *worker) error {
 		conn.Close()
 		return err
 	}
+	w.quiet = make(chan struct{})
+	s.attach(w, conn)
+	s.watchExit(w)
+	return nil
+}
+
+// attach makes conn the lifeline of a worker that has none.
+func (s *Supervisor) attach(w *worker, conn *lifeline.Conn) {
 	w.conn = conn
 	w.out = newOutbox(conn, func(err error) { s.post(silenceEvent{w, err}) })
-	received := make(chan struct{})
 	go func() {
-		defer close(received)
+		defer close(w.quiet)
 		s.receive(w)
 	}()
+}
+
+// watchExit posts the end of the worker's process.
+func (s *Supervisor) watchExit(w *worker) {
 	go func() {
 		w.proc.Ended()
 		// What the worker said last comes before the news of its end; unless
-		// something that it started keeps the lifeline open.
+		// something that it started keeps the lifeline open, or it has none.
 		select {
-		case <-received:
+		case <-w.quiet:
 		case <-time.After(lastWords):
 		}
 		s.post(exitEvent{w})
 	}()
-	return nil
 }
 
 const (
