@@ -164,22 +164,6 @@ func TestFirstStartGivesUp(t *testing.T) { // C053
 	}
 }
 
-// holdPort makes every look at an address find a holder until it is let go.
-func (r *rig) holdPort(pid int, ours bool) (letGo func(), looks *atomic.Int64) {
-	looks = new(atomic.Int64)
-	var free atomic.Bool
-	tryBind := r.s.env.tryBind
-	r.s.env.tryBind = func(network, address string) error {
-		looks.Add(1)
-		if free.Load() {
-			return tryBind(network, address)
-		}
-		return &holderError{network: network, address: address, pid: pid}
-	}
-	r.s.env.workerOf = func(got int, dir string) bool { return ours && got == pid && dir == r.opt.RuntimeDir }
-	return func() { free.Store(true) }, looks
-}
-
 // aPort is an address with a port that was free a moment ago.
 func aPort(t *testing.T) string {
 	t.Helper()
@@ -191,29 +175,22 @@ func aPort(t *testing.T) string {
 	return bound
 }
 
-func TestStartWaitsForAnOrphanOfItsOwnOnly(t *testing.T) {
-	const pid = 77
-	t.Run("own", func(t *testing.T) {
-		r := newRig(t, func(r *rig) { r.spec.StartTries, r.spec.Listeners[0].Address = 1, aPort(t) })
-		letGo, looks := r.holdPort(pid, true)
-		r.run()
-		r.waitFor("second look", func(*Status) bool { return looks.Load() >= 2 })
-		letGo()
-		r.waitFor("current", func(st *Status) bool { return r.current(st) > 1 })
-	})
-	t.Run("of somebody else", func(t *testing.T) {
-		r := newRig(t, func(r *rig) { r.spec.Listeners[0].Address = aPort(t) })
-		_, looks := r.holdPort(pid, false)
-		start := time.Now()
-		r.run()
-		err := r.wait()
-		if !errors.Is(err, ErrAddressInUse) || !strings.Contains(err.Error(), "process 77") || strings.Contains(err.Error(), "\n") {
-			t.Errorf("Run: %v", err)
-		}
-		if took := time.Since(start); took > 2*time.Second || looks.Load() != 1 {
-			t.Errorf("gave up after %v and %d looks", took, looks.Load())
-		}
-	})
+func TestStartOnAHeldAddressFailsAtOnce(t *testing.T) {
+	r := newRig(t, func(r *rig) { r.spec.Listeners[0].Address = aPort(t) })
+	var looks atomic.Int64
+	r.s.env.tryBind = func(network, address string) error {
+		looks.Add(1)
+		return &holderError{network: network, address: address, pid: 77}
+	}
+	start := time.Now()
+	r.run()
+	err := r.wait()
+	if !errors.Is(err, ErrAddressInUse) || !strings.Contains(err.Error(), "process 77") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Run: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second || looks.Load() != 1 {
+		t.Errorf("gave up after %v and %d looks", took, looks.Load())
+	}
 }
 
 func TestWorkersAreKnownByTheirInstance(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/internal/notify"
 )
 
@@ -21,6 +22,8 @@ type env struct {
 	// find watches a process that another supervisor started at that time; see
 	// adoptProcess.
 	find func(pid int, startTime uint64) (process, error)
+	// sender says which process sent the last message of a lifeline.
+	sender func(c *lifeline.Conn) (lifeline.Credentials, bool)
 	// bind opens one listening socket and returns the address that it got.
 	bind func(network, address string, o socketOptions) (*os.File, string, error)
 	// adopt sets a socket that the service manager passed as bind sets its own.

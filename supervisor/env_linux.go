@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/internal/notify"
 )
 
@@ -20,6 +21,7 @@ func realEnv() *env {
 		startCheck: startProgram,
 		killGroup:  killGroup,
 		find:       adoptProcess,
+		sender:     (*lifeline.Conn).Sender,
 		bind:       bindSocket,
 		tryBind:    tryBindSocket,
 		socketUse:  socketUse,

@@ -26,12 +26,13 @@ import (
 
 // rig is a supervisor over fake workers.
 type rig struct {
-	t    *testing.T
-	s    *Supervisor
-	opt  Options
-	done chan error
-	sigs chan os.Signal
-	http *http.Client
+	t      *testing.T
+	s      *Supervisor
+	opt    Options
+	done   chan error
+	before *rig // over the processes of which this one is as well
+	sigs   chan os.Signal
+	http   *http.Client
 
 	mu          sync.Mutex
 	spec        Spec
@@ -90,6 +91,9 @@ func newRig(t *testing.T, adjust func(r *rig)) *rig {
 	e.memory = func() (int64, string) { return r.memory.Load(), "memory.max" }
 	e.look = testLook
 	e.settle = testLook
+	e.find, e.startTime, e.workerOf = r.find, r.startTime, func(pid int, _ string) bool { return r.startTime(pid) != 0 }
+	// All of them are this process.
+	e.sender = func(*lifeline.Conn) (lifeline.Credentials, bool) { return lifeline.Credentials{}, false }
 	if adjust != nil {
 		adjust(r)
 	}
@@ -134,6 +138,23 @@ func (r *rig) load() (*Spec, error) {
 }
 
 func (r *rig) start(c command, end *os.File) (process, error) {
+	conn, err := inherit(end)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nextPID++
+	f := &fakeWorker{pid: r.nextPID, began: uint64(r.nextPID) + 1000, conn: conn, ended: make(chan struct{})}
+	r.workers = append(r.workers, f)
+	f.command = c
+	sc := r.script
+	go f.run(&sc)
+	return f, nil
+}
+
+// inherit opens a descriptor as a worker does that was started with it.
+func inherit(end *os.File) (*lifeline.Conn, error) {
 	raw, err := end.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -142,22 +163,13 @@ func (r *rig) start(c command, end *os.File) (process, error) {
 	if err := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
 		return nil, err
 	}
-	inheritMu.Lock()
-	os.Setenv(lifeline.Env, strconv.Itoa(fd))
-	conn, err := lifeline.Inherit()
-	inheritMu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.nextPID++
-	f := &fakeWorker{pid: r.nextPID, conn: conn, ended: make(chan struct{})}
-	r.workers = append(r.workers, f)
-	f.command = c
-	sc := r.script
-	go f.run(&sc)
-	return f, nil
+	inheritMu.Lock()
+	defer inheritMu.Unlock()
+	os.Setenv(lifeline.Env, strconv.Itoa(fd))
+	return lifeline.Inherit()
 }
 
 // with changes what the rig gives to generations from now on.

@@ -3,19 +3,16 @@ package supervisor
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-quic/holdfast/internal/lifeline"
 	"github.com/holdfast-quic/holdfast/shm"
 )
-
-// handoverBacklog is more than the supervisors that can be there at once.
-const handoverBacklog = 4
 
 // handoverPath is where the worker of a slot is found by the supervisor that
 // comes after this one.
@@ -29,7 +26,7 @@ func (s *slots) openHandover(slot shm.SlotID) *os.File {
 	if s.dir == "" {
 		return nil
 	}
-	f, err := newHandover(s.dir, slot)
+	f, err := lifeline.Listen(handoverPath(s.dir, slot))
 	if err != nil {
 		s.log.Error("open the handover socket of a worker; should this supervisor be killed, that worker ends", zap.Uint16("slot", uint16(slot)), zap.Error(err))
 		return nil
@@ -38,52 +35,15 @@ func (s *slots) openHandover(slot shm.SlotID) *os.File {
 	return f
 }
 
-// newHandover opens the listening socket that a worker accepts its next
-// supervisor on. The worker gets the descriptor and needs no right to the
-// directory.
-//
-// Preconditions: no living process listens on the path.
-func newHandover(dir string, slot shm.SlotID) (*os.File, error) {
-	path := handoverPath(dir, slot)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	f := os.NewFile(uintptr(fd), path) // blocking as yet: this end stays out of Go's poller
-	if err := listenHandover(fd, path); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func listenHandover(fd int, path string) error {
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		return fmt.Errorf("bind %s: %w", path, err)
-	}
-	// The directory, mode 0700, guards it meanwhile.
-	if err := os.Chmod(path, 0o600); err != nil {
-		return err
-	}
-	if err := unix.Listen(fd, handoverBacklog); err != nil {
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	return os.NewSyscallError("fcntl O_NONBLOCK", unix.SetNonblock(fd, true))
-}
-
-// answering reports whether a living process listens on the path. One whose
-// backlog is full lives.
+// answering reports whether a living process listens on the path. One that many
+// others wait for lives.
 func answering(path string) bool {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	conn, err := lifeline.Dial(path)
 	if err != nil {
-		return false
+		return errors.Is(err, syscall.EAGAIN)
 	}
-	defer unix.Close(fd)
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
-	return err == nil || errors.Is(err, unix.EAGAIN)
+	conn.Close()
+	return true
 }
 
 // handoverSlots returns the slots that the directory has a handover socket of,

@@ -39,8 +39,7 @@ func takeInstance(dir string, pid int) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The longest of the sockets that will be there.
-	if path := handoverPath(dir, 1<<16-1); len(path) > maxSocketPath {
+	if path := filepath.Join(dir, adminName); len(path) > maxSocketPath {
 		return nil, fmt.Errorf("%w: the runtime directory's path is too long: %s has %d bytes of at most %d", ErrUsage, path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

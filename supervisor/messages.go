@@ -114,9 +114,11 @@ func (s *Supervisor) welcome(w *worker) {
 		m.Sockets = append(m.Sockets, sock.describe(!g.asks(sock.set)))
 		files = append(files, sock.file)
 	}
-	if handover := s.slots.openHandover(w.slot); handover != nil {
-		m.Handover, m.OrphanTimeout = true, g.spec.OrphanTimeout
-		files = append(files, handover)
+	if w.protocol >= lifeline.ProtocolHandover {
+		if handover := s.slots.openHandover(w.slot); handover != nil {
+			m.Handover, m.OrphanTimeout = true, g.spec.OrphanTimeout
+			files = append(files, handover)
+		}
 	}
 	w.send(&lifeline.Message{Kind: lifeline.KindWelcome, Welcome: m}, files...)
 	s.introduce(w)

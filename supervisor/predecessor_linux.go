@@ -77,14 +77,17 @@ const (
 
 // introduce waits until the worker introduces itself. It accepts as soon as it
 // has noticed that its supervisor is gone.
-func (a *answer) introduce() {
+func (a *answer) introduce(sender func(*lifeline.Conn) (lifeline.Credentials, bool)) {
 	m, files, err := a.conn.Recv()
 	a.files = files
+	from, known := sender(a.conn)
 	switch {
 	case err != nil:
 		a.err = err
 	case m.Kind != lifeline.KindResume:
 		a.err = fmt.Errorf("%w: %s instead of an introduction", errProtocol, m.Kind)
+	case known && from.PID != m.Resume.PID:
+		a.err = fmt.Errorf("%w: process %d calls itself %d", errProtocol, from.PID, m.Resume.PID)
 	case len(files) != resumeFixed+len(m.Resume.Peers)+len(m.Resume.Sockets):
 		a.err = fmt.Errorf("%w: %d descriptors with %d doorbells and %d sockets", errProtocol, len(files), len(m.Resume.Peers), len(m.Resume.Sockets))
 	case shm.SlotID(m.Resume.Slot) != a.slot:
@@ -153,7 +156,7 @@ func (s *Supervisor) findProcesses(p *predecessor) error {
 		p.asked++
 		go func() {
 			a := &answer{slot: slot, conn: conn}
-			a.introduce()
+			a.introduce(s.env.sender)
 			p.answers <- a
 		}()
 	}

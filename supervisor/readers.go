@@ -173,7 +173,7 @@ func (s *Supervisor) readSockets() []readSocket {
 func (s *Supervisor) apply(g *generation, sets []readerSet) {
 	for i, m := range g.members {
 		w := m.w
-		if w == nil || w.state != workerServing && w.state != workerDraining {
+		if w == nil || w.out == nil || w.state != workerServing && w.state != workerDraining {
 			continue
 		}
 		// One that hangs gets to know when it is back what is different then.
@@ -185,7 +185,7 @@ func (s *Supervisor) apply(g *generation, sets []readerSet) {
 		if g == s.current || g == s.incoming || g == s.canary {
 			s.giveSockets(w)
 		}
-		if w.out == nil || w.readers.equal(sets[i]) && !w.unsure {
+		if w.readers.equal(sets[i]) && !w.unsure {
 			continue
 		}
 		w.readers, w.unsure = sets[i], false

@@ -279,11 +279,6 @@ func (s *Supervisor) startFailed(err error) {
 	s.startTries++
 	pause := s.startBack.next(time.Now())
 	switch {
-	case s.heldByOrphan(err) && time.Since(s.started) < orphanPatience:
-		// Not a failure: it is on its way out.
-		s.startTries--
-		s.after(backoffFirst, s.startAgain)
-		return
 	case errors.Is(err, ErrConfig), errors.Is(err, ErrAddressInUse), errors.Is(err, ErrLimit):
 		s.giveUp(err)
 		return
@@ -300,26 +295,6 @@ func (s *Supervisor) startAgain() {
 	if s.stopping == stopNone {
 		s.begin(unnumbered(OperationStart))
 	}
-}
-
-// orphanPatience is how long a start waits for the workers of a killed
-// supervisor, which end by themselves within five seconds.
-const orphanPatience = 7 * time.Second
-
-// heldByOrphan reports whether an address is held by a worker of this very
-// instance, whose supervisor was killed. Any other holder is there to stay, of
-// whatever program it is.
-func (s *Supervisor) heldByOrphan(err error) bool {
-	held, ok := errors.AsType[*holderError](err)
-	if !ok || held.pid <= 0 || s.byPID[held.pid] != nil || !s.env.workerOf(held.pid, s.opt.RuntimeDir) {
-		return false
-	}
-	if s.orphan != held.pid {
-		s.orphan = held.pid
-		s.log.Info("waiting for a worker of the run before to end",
-			zap.Int("pid", held.pid), zap.String("holds", held.network+" "+held.address), zap.Duration("up_to", orphanPatience))
-	}
-	return true
 }
 
 // giveUp ends the service with an error.

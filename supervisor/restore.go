@@ -63,7 +63,9 @@ func (s *Supervisor) restore(p *predecessor) (*restorer, error) {
 		s: s, p: p, doc: p.doc, now: time.Now(), generations: map[shm.Generation]*generation{}, found: map[socketKey]string{},
 	}
 	r.shift = -time.Duration(s.env.monotonic() - p.doc.Monotonic)
-	r.collect()
+	if err := r.collect(); err != nil {
+		return nil, err
+	}
 	if err := r.segment(); err != nil {
 		return nil, err
 	}
@@ -87,13 +89,23 @@ func (s *Supervisor) restore(p *predecessor) (*restorer, error) {
 
 // collect takes the descriptors that workers gave back. Each one's own doorbell
 // comes before what others have for it.
-func (r *restorer) collect() {
+func (r *restorer) collect() (err error) {
 	given := r.p.given
 	var good []*answer
 	for _, a := range r.p.early {
-		if a.err == nil && r.knows(a) && r.sameSegment(a) {
+		if a.err != nil || !r.knows(a) {
+			continue
+		}
+		if _, fault := agree(a.m); fault != nil {
+			err = fault
+			continue
+		}
+		if first := append(good, a)[0]; sameDescriptor(cmp.Or(given[nameSegment], first.files[resumeSegment]), a.files[resumeSegment]) {
 			good = append(good, a)
 		}
+	}
+	if len(good) == 0 && err != nil {
+		return err // none of them, so this is the wrong version for this instance
 	}
 	take := func(a *answer, i int, name string) {
 		given.add(name, a.files[i])
@@ -117,6 +129,7 @@ func (r *restorer) collect() {
 			r.found[key] = sock.Address
 		}
 	}
+	return nil
 }
 
 // knows reports whether the worker is one of the document, and lives.
@@ -130,19 +143,6 @@ func (r *restorer) knows(a *answer) bool {
 		}
 	}
 	return false
-}
-
-// sameSegment reports whether the worker uses the segment that is to be used. If
-// there is none yet, it is this one.
-func (r *restorer) sameSegment(a *answer) bool {
-	have := r.p.given[nameSegment]
-	return have == nil || sameDescription(have, a.files[resumeSegment])
-}
-
-func sameDescription(a, b *os.File) bool {
-	x, errX := a.Stat()
-	y, errY := b.Stat()
-	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
 // segment attaches the segment and checks that the document fits it.
@@ -295,9 +295,7 @@ func (r *restorer) generation(gd *generationDocument) error {
 func (r *restorer) images(g *generation, gd *generationDocument) (err error) {
 	s := r.s
 	if f := r.p.given.take(nameImage(g.id)); f != nil {
-		if g.image, err = newImage(cmp.Or(gd.Image, f.Name()), f); err != nil {
-			f.Close()
-		}
+		g.image = r.image(cmp.Or(gd.Image, f.Name()), f)
 	}
 	if g.image == nil {
 		// None of its workers answers.
@@ -322,6 +320,30 @@ func (r *restorer) images(g *generation, gd *generationDocument) (err error) {
 		g.self = s.self.hold() // who started this one has decided it
 	}
 	return nil
+}
+
+// image makes an image of a descriptor, or returns nil. A worker that may not
+// read its own program gives one that can't be read either.
+func (r *restorer) image(path string, f *os.File) *image {
+	if img, err := newImage(path, f); err == nil {
+		return img
+	}
+	defer f.Close()
+	n, err := descriptor(f)
+	if err != nil {
+		return nil
+	}
+	again, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", n))
+	if err != nil {
+		r.s.log.Warn("the program of a worker can't be opened", zap.Error(err))
+		return nil
+	}
+	img, err := newImage(path, again)
+	if err != nil {
+		again.Close()
+		return nil
+	}
+	return img
 }
 
 // place says what becomes of the generation: the segment knows which one is

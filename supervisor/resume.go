@@ -142,13 +142,20 @@ func (s *Supervisor) expected(a *answer) (*worker, int, error) {
 		return nil, 0, errStranger
 	case w.conn != nil:
 		return nil, 0, fmt.Errorf("%w: it introduces itself twice", errProtocol)
-	case a.m.ABIMajor != shm.ABIMajor:
-		return nil, 0, fmt.Errorf("%w: the worker has %d.%d, this supervisor %d.%d", shm.ErrABIVersion, a.m.ABIMajor, a.m.ABIMinor, shm.ABIMajor, shm.ABIMinor)
-	case a.files[resumeSegment] != nil && !sameDescription(a.files[resumeSegment], s.seg.File()):
+	case a.files[resumeSegment] != nil && !sameDescriptor(a.files[resumeSegment], s.seg.File()):
 		return nil, 0, fmt.Errorf("%w: it uses another segment", errProtocol)
 	}
-	protocol, err := lifeline.NegotiateResume(a.m)
+	protocol, err := agree(a.m)
 	return w, protocol, err
+}
+
+// agree returns the version of the lifeline's protocol to speak with a worker, or
+// why this build can't be its supervisor.
+func agree(m *lifeline.Resume) (protocol int, err error) {
+	if m.ABIMajor != shm.ABIMajor {
+		return 0, fmt.Errorf("%w: the worker has %d.%d, this supervisor %d.%d", shm.ErrABIVersion, m.ABIMajor, m.ABIMinor, shm.ABIMajor, shm.ABIMinor)
+	}
+	return lifeline.NegotiateResume(m)
 }
 
 // ownDoorbell sees to it that what everybody rings is what the worker waits for.

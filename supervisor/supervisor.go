@@ -75,7 +75,6 @@ type Supervisor struct {
 	execTo        func(img *image, op *operation) error // execInto, except in tests
 	startTries    int
 	startBack     backoff
-	orphan        int // process that the start waits for, as it was last logged
 	minTimer      *timer
 
 	stopping stopKind
