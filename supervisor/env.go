@@ -80,6 +80,13 @@ type command struct {
 	// orphaned is the signal that it gets when the thread that starts it ends;
 	// 0 for none.
 	orphaned syscall.Signal
+	// confined takes all capabilities from it, and the ways to get any.
+	confined bool
+	// account is the user that it runs as; nil for this process's own.
+	account *Account
+	// open is another path of the same file, for a user that path is closed
+	// to; empty for none.
+	open string
 }
 
 // process is one started child.

@@ -159,6 +159,11 @@ func (i *image) runnable() string {
 	if i.inPlace() {
 		return i.path
 	}
+	return i.byDescriptor()
+}
+
+// byDescriptor returns a path that leads to the open file.
+func (i *image) byDescriptor() string {
 	fd, err := descriptor(i.file)
 	if err != nil {
 		return i.path // closed; running it says so

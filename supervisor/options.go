@@ -99,6 +99,9 @@ type Spec struct {
 	Workers int
 	// Command starts a worker. Default: this binary with the argument "worker".
 	Command []string
+	// Account is the user that the workers run as, without capabilities either
+	// way. Default: the supervisor's own.
+	Account *Account
 	// MaxProcs is the GOMAXPROCS of each worker; 0 leaves it alone.
 	MaxProcs int
 	// Steering is SteeringAuto (default) or SteeringQueue.

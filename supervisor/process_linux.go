@@ -45,7 +45,7 @@ func startChild(c command, lifelineEnd *os.File) (process, error) {
 
 // startProgram starts a process whose descriptors are the files, from 0 on.
 func startProgram(c command, files []*os.File) (process, error) {
-	pid, err := forkExec(c, files)
+	pid, err := start(c, files)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
@@ -65,8 +65,7 @@ func startProgram(c command, files []*os.File) (process, error) {
 		if l.max == 0 {
 			continue
 		}
-		limit := unix.Rlimit{Cur: l.max, Max: l.max}
-		if err := unix.Prlimit(pid, l.resource, &limit, nil); err != nil {
+		if err := setLimit(pid, l.resource, l.max, c.account); err != nil {
 			_ = p.Signal(syscall.SIGKILL)
 			p.Ended()
 			p.Reap()
@@ -88,6 +87,29 @@ func keepDescriptors() error {
 	return os.NewSyscallError("close_range", err)
 }
 
+// start runs a program, confined if it is a worker.
+func start(c command, files []*os.File) (pid int, err error) {
+	if !c.confined {
+		return forkExec(c, files)
+	}
+	if c.account.credential() != nil {
+		defer keepDumpable()()
+	}
+	onOwnThread(func() {
+		if err = confine(); err != nil {
+			return
+		}
+		pid, err = forkExec(c, files)
+		if errors.Is(err, syscall.EACCES) && c.open != "" {
+			// A directory on the way may be closed to the user; the file
+			// itself is not.
+			c.path = c.open
+			pid, err = forkExec(c, files)
+		}
+	})
+	return pid, err
+}
+
 func forkExec(c command, files []*os.File) (int, error) {
 	fds := make([]uintptr, len(files))
 	for i, f := range files {
@@ -107,7 +129,7 @@ func forkExec(c command, files []*os.File) (int, error) {
 		Files: fds,
 		// Its own process group: Ctrl-C in a terminal reaches the supervisor
 		// alone, which then ends the workers in order.
-		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: c.orphaned},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: c.orphaned, Credential: c.account.credential()},
 	})
 }
 
@@ -192,9 +214,18 @@ func reapOthers(reaped func(pid int, end exit)) {
 // workerCommand returns how to start a worker of a generation: what its Spec
 // says, or its image with the argument "worker".
 func workerCommand(img *image, spec *Spec) command {
-	c := command{path: img.runnable(), name: img.path, args: []string{"worker"}, env: workerEnviron(os.Environ()), noFile: spec.NoFile}
+	c := command{
+		path: img.runnable(), name: img.path, args: []string{"worker"}, env: workerEnviron(os.Environ()), noFile: spec.NoFile,
+		confined: true, account: spec.Account,
+	}
 	if len(spec.Command) > 0 {
 		c.name, c.args = spec.Command[0], spec.Command[1:]
+	}
+	if a := spec.Account; a.credential() != nil {
+		c.env = a.environ(c.env)
+		if !img.script {
+			c.open = img.byDescriptor()
+		}
 	}
 	return c
 }
@@ -204,7 +235,7 @@ func workerCommand(img *image, spec *Spec) command {
 func workerEnviron(environ []string) []string {
 	out := make([]string, 0, len(environ)+1)
 	for _, e := range environ {
-		name, _, _ := strings.Cut(e, "=")
+		name := envName(e)
 		switch {
 		case name == "NOTIFY_SOCKET", name == "FDSTORE", name == "MAINPID", name == "SYSTEMD_EXEC_PID",
 			name == lifeline.Env, name == envWorkerOf,
@@ -214,4 +245,9 @@ func workerEnviron(environ []string) []string {
 		}
 	}
 	return append(out, lifeline.Env+"="+strconv.Itoa(lifeline.FD))
+}
+
+func envName(e string) string {
+	name, _, _ := strings.Cut(e, "=")
+	return name
 }
