@@ -23,6 +23,8 @@ const (
 	ProtocolHTTP3 = "h3"
 	ProtocolHTTP2 = "h2"
 	ProtocolHTTP1 = "http/1.1"
+	ProtocolQUIC  = "quic" // what a worker of one's own speaks over QUIC
+	ProtocolTCP   = "tcp"  // what a worker of one's own speaks over TCP
 
 	SteeringAuto  = "auto"
 	SteeringQueue = "queue"
@@ -56,6 +58,9 @@ const (
 type Config struct {
 	Listeners []Listener `yaml:"listeners"`
 	Workers   int        `yaml:"workers"` // processes per generation; 0 = one per CPU, see WorkerCount
+	Worker    Worker     `yaml:"worker"`
+	User      string     `yaml:"user"`  // name or number; empty = the supervisor's own, see Account
+	Group     string     `yaml:"group"` // name or number; empty = the user's primary one
 	Steering  string     `yaml:"steering"`
 	Routes    []Route    `yaml:"routes"`
 	Drain     Drain      `yaml:"drain"`
@@ -73,8 +78,9 @@ type Config struct {
 	PIDFile   string     `yaml:"pid_file"` // absolute; empty = only the one in the runtime directory
 	Strict    bool       `yaml:"strict"`
 
-	src    source
-	places map[string]place // of the keys that need a restart
+	src     source
+	places  map[string]place // of the keys that need a restart, and of user
+	account *Account
 }
 
 // Path returns the absolute path of the file, or the name given to Parse.
@@ -100,7 +106,7 @@ func (c *Config) DrainTimeout() time.Duration {
 }
 
 // IdleTimeout returns the longest idle timeout of the listeners that speak
-// h3, 0 when none does.
+// QUIC, 0 when none does.
 func (c *Config) IdleTimeout() time.Duration {
 	var d time.Duration
 	for i := range c.Listeners {
@@ -138,15 +144,19 @@ func (l *Listener) Has(protocol string) bool {
 }
 
 // UDP reports whether the listener needs UDP sockets.
-func (l *Listener) UDP() bool { return l.Has(ProtocolHTTP3) }
+func (l *Listener) UDP() bool { return l.Has(ProtocolHTTP3) || l.Has(ProtocolQUIC) }
 
 // TCP reports whether the listener needs TCP sockets.
-func (l *Listener) TCP() bool { return l.Has(ProtocolHTTP2) || l.Has(ProtocolHTTP1) }
+func (l *Listener) TCP() bool {
+	return l.Has(ProtocolHTTP2) || l.Has(ProtocolHTTP1) || l.Has(ProtocolTCP)
+}
 
 // TLS says which certificates a listener has: SelfSigned, or at least one.
 type TLS struct {
 	SelfSigned   bool          `yaml:"self_signed"`
 	Certificates []Certificate `yaml:"certificates"`
+
+	made Certificate // by SetSelfSigned
 }
 
 // Certificate is a certificate chain with its key. The files were read when
@@ -163,7 +173,7 @@ type Certificate struct {
 // to. The key must not be logged.
 func (c *Certificate) PEM() (chain, key []byte) { return c.chain, c.private }
 
-// QUIC holds the transport settings of a listener that speaks h3.
+// QUIC holds the transport settings of a listener that speaks h3 or quic.
 type QUIC struct {
 	IdleTimeout        time.Duration `yaml:"idle_timeout"`
 	KeepAlive          time.Duration `yaml:"keep_alive"` // 0 = none sent
@@ -206,6 +216,11 @@ type Whoami struct{}
 // Speedtest sends and counts bytes.
 type Speedtest struct {
 	MaxBytes Size `yaml:"max_bytes"`
+}
+
+// Worker says which program the workers run.
+type Worker struct {
+	Command []string `yaml:"command"` // program and arguments; nil = the built-in gateway
 }
 
 // Drain says how a generation ends that is no longer current.

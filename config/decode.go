@@ -28,6 +28,7 @@ type decoder struct {
 	bad    map[string]bool  // paths that have a fault already
 	alias  map[string]ast.Node
 	odd    map[string]bool // paths of mappings that have an unknown key
+	meant  map[string]bool // paths of keys that are there, but misspelled
 	open   map[string]bool // aliases being followed
 	nodes  int
 }
@@ -35,7 +36,7 @@ type decoder struct {
 func newDecoder(file, base string) *decoder {
 	return &decoder{
 		file: file, base: base,
-		at: map[string]place{}, bad: map[string]bool{}, alias: map[string]ast.Node{}, odd: map[string]bool{}, open: map[string]bool{},
+		at: map[string]place{}, bad: map[string]bool{}, alias: map[string]ast.Node{}, odd: map[string]bool{}, meant: map[string]bool{}, open: map[string]bool{},
 	}
 }
 
@@ -184,7 +185,6 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, path string) {
 	}
 	fields := fieldsOf(v.Type())
 	seen := map[string]place{}
-	meant := map[string]bool{} // keys that are there, but misspelled
 	for _, e := range entries {
 		name, sub := keyName(e), join(path, keyName(e))
 		if d.repeated(seen, e, sub) {
@@ -195,12 +195,12 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, path string) {
 			d.value(e.Value, v.Field(index), sub)
 			continue
 		}
-		meant[d.unknown(e, sub, v.Type())] = true
+		d.meant[join(path, d.unknown(e, sub, v.Type()))] = true
 		d.odd[path] = true
 	}
 	for _, name := range fieldNames(v.Type()) {
 		k := keyOf(join(pattern(path), name))
-		if _, ok := seen[name]; !ok && k.required && !meant[name] {
+		if _, ok := seen[name]; !ok && k.required && !d.meant[join(path, name)] {
 			d.fault(join(path, name), fmt.Sprintf("no key %q", name), k.expectation(v.Field(fields[name]).Type()))
 		}
 	}

@@ -45,6 +45,12 @@ func restartFaults(old, next *Config) Errors {
 	return faults
 }
 
+// RefuseUser returns the error for a user that is known, but can't be had.
+func (c *Config) RefuseUser(found, expected string) error {
+	at := c.places["user"]
+	return Errors{{File: c.src.shown, Line: at.line, Column: at.column, Key: "user", Found: found, Expected: expected}}
+}
+
 func restartKeys() []*key {
 	var list []*key
 	for i := range keys {
@@ -61,6 +67,7 @@ func (d *decoder) restartPlaces() map[string]place {
 	for _, k := range restartKeys() {
 		m[k.path] = d.where(k.path)
 	}
+	m["user"] = d.where("user")
 	return m
 }
 

@@ -16,6 +16,7 @@ const (
 	isPath              // a file name; relative ones start at the configuration file
 	isCount             // a number that may be written with Ki, Mi, Gi
 	isCountAuto         // a number or auto, which is 0
+	isAccount           // the name or the number of a user or group
 )
 
 // later is a value that a later version will take.

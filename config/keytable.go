@@ -18,7 +18,7 @@ var keys = []key{
 	{path: "listeners", required: true, expected: "a list of listeners", doc: "Addresses that clients connect to, at most 64. A listener keeps its sockets over every reload for as long as its name and port stay the same."},
 	{path: "listeners[].name", required: true, expected: "a name of letters, digits, '.', '_' and '-', at most 64 characters", example: "public", doc: "Name of the listener in logs, status and metrics. Unique."},
 	{path: "listeners[].address", required: true, expected: `HOST:PORT with an IP address or nothing as the host and a port from 1 to 65535, such as "127.0.0.1:8443" or "[::]:8443"`, example: "127.0.0.1:8443", doc: "Address and port to listen on: UDP for h3, TCP for h2 and http/1.1. `:8443` and `[::]:8443` listen on all addresses, IPv6 and IPv4. Needs quotes when it starts with `[`."},
-	{path: "listeners[].protocols", def: "[h3, h2, http/1.1]", enum: []string{ProtocolHTTP3, ProtocolHTTP2, ProtocolHTTP1}, later: []later{{"stream", "h3, h2 or http/1.1"}}, doc: "Protocols that the listener speaks: any of `h3`, `h2` and `http/1.1`."},
+	{path: "listeners[].protocols", def: "[h3, h2, http/1.1]", enum: []string{ProtocolHTTP3, ProtocolHTTP2, ProtocolHTTP1, ProtocolQUIC, ProtocolTCP}, later: []later{{"stream", "h3, h2 or http/1.1"}}, doc: "Protocols that the listener speaks: any of `h3`, `h2` and `http/1.1`. With `worker.command` also `quic` and `tcp`, alone or together: the sockets for whatever that program speaks; a start or reload then proves that it answers a QUIC handshake, not that it serves requests."},
 	{path: "listeners[].tls", required: true, expected: "self_signed: true or a list of certificates", doc: "Certificates of the listener: either `self_signed` or `certificates`."},
 	{path: "listeners[].tls.self_signed", def: "false", doc: "Use a certificate that is made at start and that no client trusts. For trying out and for tests."},
 	{path: "listeners[].tls.certificates", doc: "Certificates with their keys. Clients get the first one that is valid for the name they ask for (SNI), else the first one."},
@@ -34,9 +34,15 @@ var keys = []key{
 	{path: "listeners[].drain_timeout", defNote: "`drain.timeout`", min: sec, max: 30 * day, doc: "Limit for this listener's connections in a draining generation, in place of `drain.timeout`."},
 
 	{path: "workers", def: "auto", special: isCountAuto, min: 1, max: MaxWorkers, doc: "Processes per generation. `auto` starts one per CPU."},
+	{path: "worker", doc: "The program that the workers run. Not set, it is the built-in gateway."},
+	{path: "worker.command", expected: "a program built on package worker and its arguments, such as [/usr/local/bin/my-worker]", doc: "A program of your own, built on package `worker`, and its arguments: a path, or a name that is found in `PATH`. It gets this configuration (`config.FromPayload`). Another program takes effect at the next reload; the same one with new content at the next `holdfast upgrade`."},
+
+	{path: "user", special: isAccount, defNote: "the supervisor's own", expected: "the name or the number of a user", example: "holdfast", doc: "The user that the workers run as, by name or number, when the supervisor runs as root. Its further groups are kept. Looked up when the configuration is read. Workers have no capabilities, whoever they run as."},
+	{path: "group", special: isAccount, defNote: "primary group of `user`", expected: "the name or the number of a group", example: "holdfast", doc: "The primary group of the workers, by name or number."},
+
 	{path: "steering", def: SteeringAuto, enum: []string{SteeringAuto, SteeringQueue}, later: []later{{"kernel", "auto or queue"}}, doc: "How a packet gets to the process that has its connection: `queue` hands it over in shared memory; `auto` takes the best way that this host has."},
 
-	{path: "routes", required: true, expected: "a list of routes", doc: "What answers which requests. Each route has a `path` and exactly one of `respond`, `files`, `proxy`, `whoami` and `speedtest`."},
+	{path: "routes", expected: "a list of routes", doc: "What answers which requests. Required, unless there is a `worker.command`, to which they are nothing but a part of its configuration. Each route has a `path` and exactly one of `respond`, `files`, `proxy`, `whoami` and `speedtest`."},
 	{path: "routes[].path", required: true, expected: `a path that starts with "/"`, example: "/api/", doc: "The route answers requests for this path and, when it ends with `/`, for everything below it. The longest match wins. Unique. `/.holdfast/` is reserved."},
 	{path: "routes[].respond", doc: "Answer with fixed content."},
 	{path: "routes[].respond.status", def: "200", min: 200, max: 599, doc: "Status code."},

@@ -166,6 +166,7 @@ func tooDeep(tokens token.Tokens) (place, bool) {
 type files interface {
 	read(path string) ([]byte, error)
 	isDir(path string) error
+	account(user, group string) (*Account, error)
 }
 
 type disk struct{}

@@ -114,9 +114,9 @@ func TestFaultTexts(t *testing.T) {
 		{"strict: 1", `8:9: strict: found 1, expected true or false`},
 		{"strict: !!bool true", `8:9: strict: found the tag !!bool, expected a value without a tag`},
 		{"strict: *nothing", `8:9: strict: found the alias *nothing, expected an alias of an anchor that is complete before it`},
-		{"<<: {}", `8:1: "<<": found the unknown key "<<", expected listeners, workers, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file or strict`},
-		{"5: x", `8:1: 5: found the unknown key "5", expected listeners, workers, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file or strict`},
-		{"\"a\\nb\": x", `8:1: "a\nb": found the unknown key "a\nb", expected listeners, workers, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file or strict`},
+		{"<<: {}", `8:1: "<<": found the unknown key "<<", expected listeners, workers, worker, user, group, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file or strict`},
+		{"5: x", `8:1: 5: found the unknown key "5", expected listeners, workers, worker, user, group, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file or strict`},
+		{"\"a\\nb\": x", `8:1: "a\nb": found the unknown key "a\nb", expected listeners, workers, worker, user, group, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file or strict`},
 		{"---\nstrict: true", `9:1: found a second document, expected one document`},
 		{"drain: {mode: hold", `8:8: found a syntax error (could not find flow mapping end token '}'), expected YAML`},
 	} {
@@ -151,7 +151,7 @@ func TestFaultsOfTheWholeFile(t *testing.T) {
 	for _, text := range []string{"", "\n\n", "# nothing\n", "---\n", "---\n...\n", "{}\n"} {
 		check(t, text, missing...)
 	}
-	check(t, "[]\n", `1:1: found a list, expected a mapping with the keys listeners, workers, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file and strict`)
+	check(t, "[]\n", `1:1: found a list, expected a mapping with the keys listeners, workers, worker, user, group, steering, routes, drain, reload, upgrade, start, liveness, table, queue, sockets, cid, limits, access_log, log, pid_file and strict`)
 	check(t, "\t- x\n", `1:1: found a syntax error (tab character cannot use as a sequence delimiter), expected YAML`)
 	check(t, strings.Repeat("[", 100), `1:65: found values nested too deeply, expected at most 64 levels`)
 	check(t, strings.Repeat("- ", 100), `1:129: found values nested too deeply, expected at most 64 levels`)

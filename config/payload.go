@@ -17,6 +17,7 @@ type source struct {
 	base     string            // directory that relative paths start at
 	data     []byte            // the file
 	contents map[string][]byte // certificate and key files by absolute path
+	made     *made             // self-signed certificate
 }
 
 // Hash returns "sha256:" and the hash of the configuration file, followed by
@@ -42,12 +43,19 @@ type payload struct {
 	Base     string            `json:"base"`
 	Data     []byte            `json:"data"`
 	Contents map[string][]byte `json:"contents,omitempty"`
+	Made     *made             `json:"made,omitempty"`
+}
+
+// made is a certificate that is in no file of the configuration.
+type made struct {
+	Chain []byte `json:"chain"`
+	Key   []byte `json:"key"`
 }
 
 // Payload returns the configuration as bytes for a worker process. It holds
 // the private keys of the certificates: it must not be logged or stored.
 func (c *Config) Payload() []byte {
-	b, err := json.Marshal(payload{payloadVersion, c.src.name, c.src.base, c.src.data, c.src.contents})
+	b, err := json.Marshal(payload{payloadVersion, c.src.name, c.src.base, c.src.data, c.src.contents, c.src.made})
 	if err != nil {
 		panic("config: payload: " + err.Error()) // strings and bytes always marshal
 	}
@@ -65,7 +73,11 @@ func FromPayload(b []byte) (*Config, error) {
 	if p.Version != payloadVersion {
 		return nil, fmt.Errorf("read configuration payload: found version %d, expected %d", p.Version, payloadVersion)
 	}
-	return parse(source{name: p.Name, shown: p.Name, base: p.Base, data: p.Data}, captured(p.Contents))
+	c, err := parse(source{name: p.Name, shown: p.Name, base: p.Base, data: p.Data}, captured(p.Contents))
+	if err == nil && p.Made != nil {
+		c.SetSelfSigned(p.Made.Chain, p.Made.Key)
+	}
+	return c, err
 }
 
 // captured is a files that holds what was read when the payload was made.

@@ -88,6 +88,8 @@ func (k *key) values(t reflect.Type) string {
 		return "`" + strings.Join(k.words, "`, `") + "` or a path"
 	case k.special == isPath:
 		return "path"
+	case k.special == isAccount:
+		return "name or number"
 	}
 	return "text"
 }

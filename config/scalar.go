@@ -95,6 +95,11 @@ func (k *key) set(v reflect.Value, text string, t token.Type) bool {
 			return false
 		}
 		v.SetInt(n)
+	case k.special == isAccount:
+		if !isText && t != token.UnknownType && !isNumber(text) || text == "" {
+			return false
+		}
+		v.SetString(text)
 	case v.Kind() == reflect.String:
 		if !isText && t != token.UnknownType || k.special == isPath && (text == "" || strings.ContainsRune(text, 0)) {
 			return false

@@ -107,6 +107,8 @@ func (k *key) schema(t reflect.Type) object {
 		return object{"type": "boolean"}
 	case k.enum != nil:
 		return object{"enum": k.enum}
+	case k.special == isAccount:
+		return object{"anyOf": []object{{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}}}
 	case k.special == isPath || k.required:
 		return object{"type": "string", "minLength": 1}
 	}

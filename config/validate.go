@@ -18,9 +18,25 @@ func (v *validator) ok(path string) bool { return !v.bad[path] }
 
 func (v *validator) config(c *Config) {
 	v.listeners(c)
-	v.routes(c.Routes)
+	v.worker(c)
+	v.account(c)
 	if total := Size(c.Queue.Lanes) * c.Queue.LaneSize; total > maxQueue && v.ok("queue.lanes") && v.ok("queue.lane_size") {
 		v.fault("queue", formatUnits(int64(total), sizeUnits)+" of lanes per queue", "at most "+formatUnits(int64(maxQueue), sizeUnits))
+	}
+}
+
+// worker checks which program runs, and the routes, which only the built-in
+// one needs.
+func (v *validator) worker(c *Config) {
+	if v.ok("worker") && v.ok("worker.command") && v.set("worker.command") && (len(c.Worker.Command) == 0 || c.Worker.Command[0] == "") {
+		v.fault("worker.command", "no program", keyOf("worker.command").expected)
+	}
+	if !v.set("worker.command") && !v.set("routes") && v.ok("routes") && v.ok("") && !v.meant["routes"] {
+		v.fault("routes", `no key "routes"`, keyOf("routes").expected)
+		return
+	}
+	if v.set("routes") {
+		v.routes(c.Routes)
 	}
 }
 

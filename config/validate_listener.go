@@ -89,12 +89,15 @@ func (v *validator) protocols(l *Listener, path string) {
 	seen := map[string]string{}
 	for i, p := range l.Protocols {
 		v.unique(seen, item(sub, i), p, "protocol")
+		if (p == ProtocolQUIC || p == ProtocolTCP) && !v.set("worker.command") && v.ok(item(sub, i)) {
+			v.fault(item(sub, i), quote(p), "h3, h2 or http/1.1, unless there is a worker.command")
+		}
 		clean = clean && v.ok(item(sub, i))
 	}
 	if !clean {
 		return
 	}
-	if v.set(path+".quic") && !l.Has(ProtocolHTTP3) {
+	if v.set(path+".quic") && !l.UDP() {
 		v.fault(path+".quic", "settings of h3", "none, since h3 is not among the protocols")
 	}
 	if v.set(path+".advertise_port") && (!l.UDP() || !l.TCP()) {

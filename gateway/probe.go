@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,6 +26,32 @@ func Probe(ctx context.Context, conn net.PacketConn, addr net.Addr, listener str
 	}
 	return nil
 }
+
+// ProbeHandshake proves that whoever is behind conn answers a QUIC handshake,
+// whatever it speaks: that it completes, or that the other side has an alert
+// to give, such as that it knows none of the protocols that were offered. The
+// rest is as with Probe.
+func ProbeHandshake(ctx context.Context, conn net.PacketConn, addr net.Addr, listener string) error {
+	tr := &quic.Transport{Conn: conn}
+	defer tr.Close()
+	c, err := tr.Dial(ctx, addr, &tls.Config{
+		ServerName:         probeServerName,
+		NextProtos:         []string{probeProtocol},
+		InsecureSkipVerify: true,
+	}, &quic.Config{DisablePathMTUDiscovery: true})
+	if refusal, ok := errors.AsType[*quic.TransportError](err); ok && refusal.Remote && refusal.ErrorCode.IsCryptoError() {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: listener %q: handshake: %w", ErrProbe, listener, err)
+	}
+	_ = c.CloseWithError(0, "")
+	return nil
+}
+
+// probeProtocol is the ALPN name that is offered to a worker which may speak
+// anything.
+const probeProtocol = "holdfast-probe"
 
 func probe(ctx context.Context, pc net.PacketConn, addr net.Addr) error {
 	tr := &quic.Transport{Conn: pc}

@@ -128,7 +128,10 @@ func (s *Supervisor) startGeneration(op *operation, wants []wanted) {
 	s.log.Info("generation starting", zap.Uint32("generation", uint32(g.id)), zap.Int("workers", spec.Workers), zap.String("config_hash", spec.ConfigHash))
 	s.hub.publish("generation", generationNews{g.id, g.state.String(), ""})
 	var err error
-	if g.image, err = s.workerImage(op); err == nil {
+	if g.image, err = s.workerImage(op); err == nil && spec.Account != nil {
+		err = g.image.allows(spec.Account)
+	}
+	if err == nil {
 		g.self = cmp.Or(op.self, s.self).hold()
 		err = s.openPayload(g)
 	}

@@ -160,6 +160,9 @@ type ListenerSpec struct {
 	// DrainTimeout is the longest drain of its connections after a reload.
 	// Default, and at most: that of the generation.
 	DrainTimeout time.Duration
+	// Foreign: what it speaks is the business of the program that Command
+	// names, so a probe can ask for nothing but a handshake.
+	Foreign bool
 }
 
 // DrainSpec says how a generation ends that is no longer current.
@@ -193,6 +196,8 @@ type ProbeTarget struct {
 	Conn net.PacketConn
 	// Addr is where the client has to think that the server is.
 	Addr net.Addr
+	// Foreign is that of the listener.
+	Foreign bool
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -63,6 +63,7 @@ type probeTarget struct {
 	bell     *os.File
 	token    uint64
 	target   uint32
+	foreign  bool
 }
 
 func (s *Supervisor) probeTargets(w *worker) []probeTarget {
@@ -77,6 +78,7 @@ func (s *Supervisor) probeTargets(w *worker) []probeTarget {
 					listener: want.spec.Name, channel: want.listener.id, address: sock.bound,
 					region: s.seg.Queue(w.slot), bell: s.slots.doorbells[w.slot],
 					token: packetqueue.Token(probeSlot, uint32(w.incarnation)), target: uint32(w.incarnation),
+					foreign: want.spec.Foreign,
 				})
 				break
 			}
@@ -96,7 +98,7 @@ func (s *Supervisor) probe(ctx context.Context, limit time.Duration, t probeTarg
 	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: no answer within %v", ErrTimeout, limit))
 	defer cancel()
-	err = s.opt.Probe(ctx, ProbeTarget{Listener: t.listener, Conn: conn, Addr: conn.server})
+	err = s.opt.Probe(ctx, ProbeTarget{Listener: t.listener, Conn: conn, Addr: conn.server, Foreign: t.foreign})
 	if err != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = context.Cause(ctx)
 	}

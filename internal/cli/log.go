@@ -83,7 +83,7 @@ func (s *logSink) reopen() error {
 	if s.path == "" || s.path == config.LogStderr {
 		return nil
 	}
-	file, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	file, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
 	if err != nil {
 		return err
 	}

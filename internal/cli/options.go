@@ -32,13 +32,13 @@ type payload struct {
 // self-signed certificate when the configuration asks for one and there is
 // none yet.
 func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
-	options, err := gatewayOptions(c, stateDir)
+	data, err := workerPayload(c, stateDir)
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(payload{Gateway: options, LogLevel: c.Log.Level, LogFormat: c.Log.Format, LogPath: c.Log.Path})
+	account, err := workerAccount(c)
 	if err != nil {
-		return nil, fmt.Errorf("encode worker payload: %w", err)
+		return nil, err
 	}
 	geometry := shm.DefaultGeometry()
 	geometry.TableEntries = c.Table.Entries
@@ -49,6 +49,8 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 		ConfigHash: c.Hash(),
 		Payload:    data,
 		Workers:    c.WorkerCount(),
+		Command:    c.Worker.Command,
+		Account:    account,
 		MaxProcs:   procs(c.WorkerCount()),
 		Steering:   c.Steering,
 		Drain: supervisor.DrainSpec{
@@ -81,10 +83,48 @@ func spec(c *config.Config, stateDir string) (*supervisor.Spec, error) {
 		l := &c.Listeners[i]
 		s.Listeners = append(s.Listeners, supervisor.ListenerSpec{
 			Name: l.Name, Address: l.Address, QUIC: l.UDP(), TCP: l.TCP(), DrainTimeout: l.DrainTimeout,
+			Foreign: len(c.Worker.Command) > 0,
 		})
 		s.IdleTimeout = max(s.IdleTimeout, l.QUIC.IdleTimeout)
 	}
 	return s, nil
+}
+
+// workerPayload is what the built-in gateway gets, or a program of the user's
+// own: the configuration.
+func workerPayload(c *config.Config, stateDir string) ([]byte, error) {
+	if len(c.Worker.Command) > 0 {
+		if slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.TLS.SelfSigned }) {
+			cert, err := selfSigned(stateDir, hosts(c), time.Now())
+			if err != nil {
+				return nil, err
+			}
+			c.SetSelfSigned(cert.Chain, cert.Key)
+		}
+		return c.Payload(), nil
+	}
+	options, err := gatewayOptions(c, stateDir)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(payload{Gateway: options, LogLevel: c.Log.Level, LogFormat: c.Log.Format, LogPath: c.Log.Path})
+	if err != nil {
+		return nil, fmt.Errorf("encode worker payload: %w", err)
+	}
+	return data, nil
+}
+
+// workerAccount is whom the workers run as, if this process can have it so.
+func workerAccount(c *config.Config) (*supervisor.Account, error) {
+	a := c.Account()
+	if a == nil {
+		return nil, nil
+	}
+	account := &supervisor.Account{User: a.User, Group: a.Group, UID: a.UID, GID: a.GID, Groups: a.Groups, Home: a.Home}
+	if err := supervisor.CheckAccount(account); err != nil {
+		return nil, c.RefuseUser(account.String()+" ("+err.Error()+")", "the user that the supervisor runs as, or none")
+	}
+	return account, nil
 }
 
 // orNever is how the supervisor knows a duration that the configuration turns

@@ -48,6 +48,9 @@ func (a *app) run(ctx context.Context, path string, anyListenPID bool) error {
 	if err != nil {
 		return err
 	}
+	if err := prepareLogs(c); err != nil {
+		return err
+	}
 	log, err := newLogger(logOptions{Level: c.Log.Level, Path: c.Log.Path, Format: c.Log.Format})
 	if err != nil {
 		return err
@@ -63,10 +66,13 @@ func (a *app) run(ctx context.Context, path string, anyListenPID bool) error {
 		Load:       source.spec,
 		Verify:     a.verifyArgs(path),
 		Probe: func(ctx context.Context, t supervisor.ProbeTarget) error {
+			if t.Foreign {
+				return gateway.ProbeHandshake(ctx, t.Conn, t.Addr, t.Listener)
+			}
 			return gateway.Probe(ctx, t.Conn, t.Addr, t.Listener)
 		},
 		Log:        log.Logger,
-		ReopenLogs: log.reopen,
+		ReopenLogs: source.reopenLogs,
 		Signals:    a.signals,
 
 		AnyListenPID: anyListenPID,
@@ -116,11 +122,15 @@ func (a *app) greet(ctx context.Context, c *config.Config, log *zap.Logger) {
 func (a *app) suggestions(c *config.Config) []string {
 	var lines []string
 	l := &c.Listeners[0]
-	url := "https://" + reachable(l.Address) + curlPath(c)
-	if l.TCP() {
+	url := "https://" + reachable(l.Address)
+	if len(c.Worker.Command) == 0 {
+		url += curlPath(c)
+	}
+	own := len(c.Worker.Command) > 0 // speaks nobody knows what
+	if l.TCP() && !own {
 		lines = append(lines, "curl -k "+url)
 	}
-	if l.UDP() {
+	if l.UDP() && !own {
 		lines = append(lines, "curl -k --http3-only "+url)
 	}
 	flags := ""

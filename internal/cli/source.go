@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,6 +20,8 @@ type source struct {
 
 	loaded  *config.Config // read and not used yet
 	started *config.Config // what the instance was started with
+
+	logs atomic.Pointer[config.Config] // whose log files are in use
 }
 
 // load reads the configuration for a start whose log it determines; the first
@@ -34,6 +37,16 @@ func (s *source) load() (*config.Config, error) {
 	var err error
 	s.loaded, err = config.Load(s.path)
 	return s.loaded, err
+}
+
+// reopenLogs is supervisor.Options.ReopenLogs.
+func (s *source) reopenLogs() error {
+	if c := s.logs.Load(); c != nil {
+		if err := prepareLogs(c); err != nil {
+			return err
+		}
+	}
+	return s.log.reopen()
 }
 
 // spec is supervisor.Options.Load.
@@ -56,6 +69,10 @@ func (s *source) spec() (*supervisor.Spec, error) {
 		if err := s.log.setLevel(c.Log.Level); err != nil {
 			return nil, err
 		}
+		if err := prepareLogs(c); err != nil {
+			return nil, err
+		}
+		s.logs.Store(c)
 		for _, w := range c.Warnings(time.Now()) {
 			s.log.Warn(w.Text, zap.String("file", w.File))
 		}

@@ -9,7 +9,7 @@ import (
 
 // redirectStderr lets standard error go to the end of a file from now on.
 func redirectStderr(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
 	if err == nil {
 		err = unix.Dup3(int(f.Fd()), int(os.Stderr.Fd()), 0)
 		f.Close()
