@@ -134,6 +134,9 @@ func writeFile(path, content string) error {
 		err = tmp.Close()
 	}
 	if err == nil {
+		err = os.Chmod(tmp.Name(), 0o644) // the instance may run as another user
+	}
+	if err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -132,7 +133,9 @@ func (i *Instance) launch() error {
 	}
 	defer log.Close()
 	cmd := i.command("run", "--config", i.ConfigPath, "--name", i.Name, "--state-dir", i.StateDir)
-	if i.options.Program != "" {
+	if n := slices.Index(cmd.Args, "run") - 1; i.options.Program != "" && n > 0 {
+		cmd.Args[n] = i.options.Program // the command line before it runs it
+	} else if i.options.Program != "" {
 		cmd.Path, cmd.Args[0] = i.options.Program, i.options.Program
 		if !strings.Contains(cmd.Path, "/") {
 			var err error
