@@ -182,10 +182,13 @@ func (s *sockets) recognize(p *passedFile) bool {
 	for _, l := range s.all() {
 		for _, set := range l.sets {
 			for _, sock := range set.sockets {
-				if sock.passed == nil && sameDescriptor(sock.file, p.file) {
-					sock.passed = &passedFile{name: p.name, file: sock.file, network: p.network, bound: p.bound}
-					return true
+				if !sameDescriptor(sock.file, p.file) {
+					continue
 				}
+				if sock.passed == nil {
+					sock.passed = &passedFile{name: p.name, file: sock.file, network: p.network, bound: p.bound}
+				}
+				return true
 			}
 		}
 	}
@@ -196,6 +199,36 @@ func sameDescriptor(a, b *os.File) bool {
 	infoA, errA := a.Stat()
 	infoB, errB := b.Stat()
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// unitName is the name under which a socket unit passed the socket; "" for
+// one that is the supervisor's own.
+func (l *listenSocket) unitName() string {
+	if l.passed == nil || l.passed.kept() {
+		return ""
+	}
+	return l.passed.name
+}
+
+// mark notes that a socket which was taken over is one of a socket unit.
+func (s *sockets) mark(set *socketSet, d socketDocument) {
+	for _, sock := range set.sockets {
+		if sock.index == d.Index && d.Passed != "" {
+			sock.passed = &passedFile{name: d.Passed, file: sock.file, network: set.network, bound: sock.bound}
+		}
+	}
+}
+
+// takeKept returns the socket of that name out of the manager's store, if it
+// has that address, or nil.
+func (s *sockets) takeKept(name, bound string) *os.File {
+	i := slices.IndexFunc(s.passed, func(p *passedFile) bool { return p.name == name && p.bound == bound })
+	if i < 0 {
+		return nil
+	}
+	f := s.passed[i].file
+	s.passed = slices.Delete(s.passed, i, i+1)
+	return f
 }
 
 // closePassed closes what was never used.

@@ -202,12 +202,13 @@ func (r *restorer) listeners() error {
 		l := &listener{id: ld.ID, name: ld.Name, port: ld.Port, real: ld.Real}
 		all.listeners[l.id] = l
 		for _, sd := range ld.Sets {
-			set := &socketSet{listener: l, network: sd.Network, address: sd.Address, v6only: sd.V6Only, released: sd.Released}
+			set := &socketSet{listener: l, network: sd.Network, address: sd.Address, v6only: sd.V6Only, released: sd.Released, shared: sd.Shared}
 			l.sets = append(l.sets, set)
 			for _, sock := range sd.Sockets {
 				if err := r.socket(set, sock.Index, sock.Bound); err != nil {
 					return err
 				}
+				all.mark(set, sock)
 			}
 		}
 	}
@@ -228,6 +229,9 @@ func (r *restorer) socket(set *socketSet, index int, bound string) error {
 	next := &r.s.sockets.next[set.listener.id][boolInt(set.network == networkTCP)]
 	*next = max(*next, index+1)
 	f := r.p.given.take(nameSocket(socketKey{set.listener.id, set.network, index}))
+	if f == nil {
+		f = r.s.sockets.takeKept(nameSocket(socketKey{set.listener.id, set.network, index}), bound)
+	}
 	if f == nil {
 		r.s.log.Warn("a socket is lost", zap.String("listener", set.listener.name), zap.String("address", bound), zap.Int("index", index))
 		return nil

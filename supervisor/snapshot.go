@@ -85,12 +85,16 @@ type setDocument struct {
 	Address  string           `json:"address"`
 	V6Only   bool             `json:"v6_only,omitempty"`
 	Released bool             `json:"released,omitempty"`
+	Shared   bool             `json:"shared,omitempty"`
 	Sockets  []socketDocument `json:"sockets"`
 }
 
 type socketDocument struct {
 	Index int    `json:"index"`
 	Bound string `json:"bound"`
+	// Passed is the name under which the service manager's socket unit passed
+	// it.
+	Passed string `json:"passed,omitempty"`
 }
 
 type generationDocument struct {
@@ -191,9 +195,9 @@ func (s *Supervisor) snapshot() *document {
 func (l *listener) document() listenerDocument {
 	d := listenerDocument{ID: l.id, Name: l.name, Port: l.port, Real: l.real, Sets: []setDocument{}}
 	for _, set := range l.sets {
-		sd := setDocument{Network: set.network, Address: set.address, V6Only: set.v6only, Released: set.released, Sockets: []socketDocument{}}
+		sd := setDocument{Network: set.network, Address: set.address, V6Only: set.v6only, Released: set.released, Shared: set.shared, Sockets: []socketDocument{}}
 		for _, sock := range set.sockets {
-			sd.Sockets = append(sd.Sockets, socketDocument{Index: sock.index, Bound: sock.bound})
+			sd.Sockets = append(sd.Sockets, socketDocument{Index: sock.index, Bound: sock.bound, Passed: sock.unitName()})
 		}
 		d.Sets = append(d.Sets, sd)
 	}

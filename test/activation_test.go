@@ -290,3 +290,65 @@ func TestDescriptorStore(t *testing.T) {
 		}
 	}
 }
+
+// C051, C112: a supervisor that comes after a crash gets the passed sockets
+// twice, from the manager and from the workers, and knows them for the same; one
+// whose workers died too gets them out of the store.
+func TestPassedSocketsOverACrash(t *testing.T) {
+	udp, tcp, address := passedPair(t, true)
+	m := kit.NewManager(t)
+	in := kit.Start(t, kit.Options{
+		Config: kit.Config{Listeners: []kit.Listener{{Name: "public", Address: address}}},
+		Env:    append(m.Env(0, 64), kit.Passing("public", "public")...), Files: []*os.File{udp, tcp},
+		Prefix: kit.OwnPID, SharedPort: true,
+	})
+	stored := func(want ...string) {
+		t.Helper()
+		kit.Eventually(t, 5*time.Second, "the store", func() error {
+			var got []string
+			for _, s := range m.Store() {
+				got = append(got, s.Name)
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				return fmt.Errorf("it holds %q", got)
+			}
+			return nil
+		})
+	}
+	// The first UDP socket and the TCP one are the unit's.
+	stored("segment", "socket.0.udp.1")
+	again := func() {
+		t.Helper()
+		files, names := []*os.File{udp, tcp}, []string{"public", "public"}
+		for _, s := range m.Store() {
+			files, names = append(files, s.File), append(names, s.Name)
+		}
+		in.Relaunch(files, kit.Passing(names...))
+		stored("segment", "socket.0.udp.1")
+	}
+	before, _ := kit.BoundSockets(in.Port())
+
+	f := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 20, Interval: 100 * time.Millisecond})
+	messages := len(m.Messages())
+	in.Signal(syscall.SIGKILL)
+	in.AwaitExit(5 * time.Second)
+	again()
+	if _, at := m.Await(5*time.Second, messages, "READY after the takeover", kit.Has("READY", "1")); at == messages {
+		t.Error("not ready")
+	}
+	reload(t, in)
+	f.Stop().MustBeClean(t)
+
+	in.Kill()
+	again()
+	whoami(t, dial(t, in.Client()))
+	after, _ := kit.BoundSockets(in.Port())
+	slices.Sort(before)
+	slices.Sort(after)
+	if !slices.Equal(before, after) {
+		t.Errorf("UDP sockets %v, before %v", after, before)
+	}
+	if log := in.Log(); strings.Contains(log, "belongs to no listener") {
+		t.Errorf("a passed socket was not known: %s", log)
+	}
+}
