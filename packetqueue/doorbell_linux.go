@@ -3,10 +3,10 @@ package packetqueue
 import (
 	"fmt"
 	"os"
-	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-quic/holdfast/internal/mem"
 )
 
 // NewDoorbell returns a new eventfd, non-blocking and close-on-exec. The caller
@@ -45,12 +45,10 @@ func Ring(f *os.File) error {
 var one uint64 = 1
 
 // RingFD is Ring for the packet path: one write(2), no allocation. The caller
-// keeps the descriptor open meanwhile. The write never waits, so it is made
-// without telling Go's scheduler, which would wake its monitor for it.
+// keeps the descriptor open meanwhile.
 func RingFD(fd int) error {
 	for {
-		_, _, errno := syscall.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
-		switch errno {
+		switch errno := mem.WriteWord(fd, &one); errno {
 		case 0, unix.EAGAIN: // a full counter is readable, so the consumer is woken
 			return nil
 		case unix.EINTR:

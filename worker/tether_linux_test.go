@@ -22,7 +22,7 @@ func inode(t *testing.T, f *os.File) [2]uint64 {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	must(t, unix.Fstat(fd, &st))
-	return [2]uint64{uint64(st.Dev), st.Ino}
+	return [2]uint64{st.Dev, st.Ino}
 }
 
 // A worker whose supervisor is killed serves on, gives the next one all that it
@@ -85,7 +85,7 @@ func TestWorkerServesWithoutSupervisor(t *testing.T) {
 			// This one does not want it.
 			b.send(&lifeline.Message{Kind: lifeline.KindRefuse, Refuse: &lifeline.Refuse{Reason: "unknown"}})
 			c.ping(1000)
-			m, _ = b.next()
+			b.next()
 			// This one dies in the middle.
 			b.life.Close()
 			c.ping(1000)
