@@ -34,7 +34,9 @@ type instance struct {
 
 // takeInstance makes the directory and takes the lock, before anything else in
 // it is touched. ErrRunning names the process that has it.
-func takeInstance(dir string, pid int) (*instance, error) {
+//
+// With a lock that this process has had all along, it is kept.
+func takeInstance(dir string, pid int, lock *os.File) (*instance, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -47,6 +49,9 @@ func takeInstance(dir string, pid int) (*instance, error) {
 	}
 	if err := checkDir(dir); err != nil {
 		return nil, err
+	}
+	if lock != nil {
+		return &instance{dir: dir, pid: pid, lock: lock}, nil
 	}
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

@@ -18,7 +18,7 @@ import (
 
 func TestInstanceLock(t *testing.T) { // C082, C114
 	dir := filepath.Join(t.TempDir(), "run")
-	first, err := takeInstance(dir, 4711)
+	first, err := takeInstance(dir, 4711, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,14 +27,14 @@ func TestInstanceLock(t *testing.T) { // C082, C114
 			t.Fatal(err)
 		}
 	}
-	if _, err := takeInstance(dir, 4712); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), "4711") {
+	if _, err := takeInstance(dir, 4712, nil); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), "4711") {
 		t.Errorf("second start: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, adminName)); err != nil {
 		t.Errorf("the refused start touched the first one's socket: %v", err)
 	}
 	first.lock.Close() // killed: nothing was removed
-	second, err := takeInstance(dir, 4712)
+	second, err := takeInstance(dir, 4712, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestRuntimeDirIsMadePrivate(t *testing.T) { // C141
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	i, err := takeInstance(dir, 1)
+	i, err := takeInstance(dir, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestRuntimeDirIsMadePrivate(t *testing.T) { // C141
 }
 
 func TestRuntimeDirPathTooLong(t *testing.T) {
-	_, err := takeInstance(filepath.Join(t.TempDir(), strings.Repeat("x", 120)), 1)
+	_, err := takeInstance(filepath.Join(t.TempDir(), strings.Repeat("x", 120)), 1, nil)
 	if !errors.Is(err, ErrUsage) {
 		t.Errorf("%v", err)
 	}
@@ -79,7 +79,7 @@ func TestPIDFileFollowsItsPath(t *testing.T) { // C066
 	if err := os.Symlink(real, link); err != nil {
 		t.Fatal(err)
 	}
-	i, err := takeInstance(filepath.Join(dir, "run"), 42)
+	i, err := takeInstance(filepath.Join(dir, "run"), 42, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,6 +72,8 @@ type Options struct {
 	// [Verify], for upgrades: a new one is run with them before anything else
 	// is done with it. Default: none, and upgrades are refused.
 	Verify []string
+	// Resume is what Resume returned; nil for a start of its own.
+	Resume *Resumption
 	// Log receives what an operator should know. Default: nothing is logged.
 	Log *zap.Logger
 	// ReopenLogs opens this process's own log files again (SIGUSR1). Default:

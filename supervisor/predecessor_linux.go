@@ -102,8 +102,17 @@ func (a *answer) introduce(sender func(*lifeline.Conn) (lifeline.Credentials, bo
 // findPredecessor looks for an instance that lives on without a supervisor. Nil
 // says that there is none. Nothing has been touched when it returns an error.
 func (s *Supervisor) findPredecessor() (*predecessor, error) {
-	doc, err := readState(s.inst.dir)
+	r := s.opt.Resume
+	var doc *document
+	var err error
+	if r != nil {
+		doc, err = decodeDocument(r.state)
+	} else {
+		doc, err = readState(s.inst.dir)
+	}
 	switch {
+	case r != nil && err != nil:
+		return nil, err
 	case errors.Is(err, fs.ErrNotExist):
 	case errors.Is(err, errNewerDocument):
 		if n := Living(s.inst.dir); n > 0 {
@@ -117,11 +126,15 @@ func (s *Supervisor) findPredecessor() (*predecessor, error) {
 		doc = nil
 	}
 	p := &predecessor{doc: doc, given: descriptors{}, processes: map[shm.Incarnation]process{}}
+	if r != nil {
+		p.given, p.exec, p.fault = r.files, true, r.fault
+	}
 	if err := s.findProcesses(p); err != nil {
 		return nil, err
 	}
 	if doc == nil || len(p.processes) == 0 {
 		s.dismissAll(p)
+		p.given.close()
 		return nil, nil
 	}
 	s.await(p)

@@ -124,6 +124,7 @@ func forkExec(c command, files []*os.File) (int, error) {
 		}
 	}
 	defer runtime.KeepAlive(files)
+	defer freshSignals()()
 	return syscall.ForkExec(c.path, append([]string{c.name}, c.args...), &syscall.ProcAttr{
 		Env:   c.env,
 		Files: fds,

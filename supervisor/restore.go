@@ -84,6 +84,12 @@ func (s *Supervisor) restore(p *predecessor) (*restorer, error) {
 	}
 	r.slots()
 	r.timers()
+	if p := r.doc.Probation; p != nil {
+		if !p.Until.IsZero() {
+			p.Until = r.at(p.Until)
+		}
+		s.restoreProbation(p, r.p.given)
+	}
 	return r, nil
 }
 

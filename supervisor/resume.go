@@ -88,6 +88,12 @@ func (s *Supervisor) goOnOperation(r *restorer) {
 		s.op = running
 		return
 	}
+	if r.p.exec && r.p.fault == "" {
+		s.op = running // until this program has shown that it works
+		s.awaitHealth(running, time.Now())
+		return
+	}
+	s.opt.Resume.healthy()
 	s.resumeOperation(running, r.p.fault)
 }
 

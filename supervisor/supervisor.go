@@ -190,7 +190,11 @@ func (s *Supervisor) Run(ctx context.Context) error {
 // open takes the instance, and makes what outlives the workers or takes it over
 // from the supervisor before. Nothing is touched before the lock is held.
 func (s *Supervisor) open() (_ *restorer, err error) {
-	if s.inst, err = takeInstance(s.opt.RuntimeDir, s.env.getpid()); err != nil {
+	var lock *os.File
+	if s.opt.Resume != nil {
+		lock = s.opt.Resume.files.take(nameLock)
+	}
+	if s.inst, err = takeInstance(s.opt.RuntimeDir, s.env.getpid(), lock); err != nil {
 		return nil, err
 	}
 	if err := keepDescriptors(); err != nil {

@@ -296,6 +296,7 @@ func (s *Supervisor) resumeOperation(op *operation, failure string) {
 		op.gen, op.self = g, g.self.hold()
 		return
 	}
+	op.gen = s.current
 	switch g := s.current; {
 	case g != nil && g.id == op.Generation && g.self.same(s.self):
 		// It is this very process that was missing, or nothing was: a

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -18,6 +19,7 @@ type app struct {
 	in       io.Reader
 	out, err io.Writer
 	signals  <-chan os.Signal // caught for run, else nil
+	resume   *supervisor.Resumption
 	instance instance
 }
 
@@ -29,9 +31,32 @@ func Main(args []string) int {
 		// Before anything else: a reload that is asked for this early must
 		// not end the process.
 		a.signals = supervisor.CatchSignals()
+		return a.mainOrBack(args)
 	}
 	nameProcess()
 	return a.main(context.Background(), args)
+}
+
+// mainOrBack runs the supervisor. When this process was one before, of another
+// program, whatever goes wrong at first leads back to that.
+func (a *app) mainOrBack(args []string) (code int) {
+	var err error
+	if a.resume, err = supervisor.Resume(); err != nil {
+		report(a.err, err)
+		return exitFailed
+	}
+	nameProcess()
+	defer func() {
+		if fault := recover(); fault != nil {
+			a.resume.Return(fmt.Errorf("panic: %v", fault))
+			panic(fault)
+		}
+	}()
+	code = a.main(context.Background(), args)
+	if code != exitDone {
+		a.resume.Return(fmt.Errorf("it ended with exit status %d", code))
+	}
+	return code
 }
 
 // isRun reports whether a command line is that of run, without the time that

@@ -74,6 +74,7 @@ func (a *app) run(ctx context.Context, path string, anyListenPID bool) error {
 		Log:        log.Logger,
 		ReopenLogs: source.reopenLogs,
 		Signals:    a.signals,
+		Resume:     a.resume,
 
 		AnyListenPID: anyListenPID,
 	})
