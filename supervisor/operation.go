@@ -92,6 +92,7 @@ type operation struct {
 	waiting bool // for draining generations to end
 	stale   bool // asked for again while waiting: read the configuration again
 	merged  bool // the one before has done it all
+	tried   bool // the new program has been run as a supervisor, and come as far as that
 	waiters []chan<- error
 	over    chan struct{} // closed at the end
 

@@ -72,6 +72,10 @@ type Options struct {
 	// [Verify], for upgrades: a new one is run with them before anything else
 	// is done with it. Default: none, and upgrades are refused.
 	Verify []string
+	// Rehearse is the command line of this program, for upgrades: a new one that
+	// accepts is run with it once more, and has to ask Rehearsing then. Default:
+	// no rehearsal.
+	Rehearse []string
 	// Resume is what Resume returned; nil for a start of its own.
 	Resume *Resumption
 	// Log receives what an operator should know. Default: nothing is logged.

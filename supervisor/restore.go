@@ -78,18 +78,15 @@ func (s *Supervisor) restore(p *predecessor) (*restorer, error) {
 			return nil, err
 		}
 	}
+	if on := r.doc.Probation; on != nil {
+		on.Until = r.at(on.Until)
+	}
 	s.restoreProbation(r.doc.Probation, p.given)
 	if err := r.spec(); err != nil {
 		return nil, err
 	}
 	r.slots()
 	r.timers()
-	if p := r.doc.Probation; p != nil {
-		if !p.Until.IsZero() {
-			p.Until = r.at(p.Until)
-		}
-		s.restoreProbation(p, r.p.given)
-	}
 	return r, nil
 }
 

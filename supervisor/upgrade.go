@@ -143,7 +143,7 @@ func (e openedEvent) handle(s *Supervisor) {
 		s.finishOp(fmt.Errorf("%w: this program can't verify another", ErrState))
 		return
 	}
-	if err := s.startCheck(op); err != nil {
+	if err := s.startCheck(op, s.opt.Verify); err != nil {
 		s.finishOp(err)
 	}
 }
@@ -161,6 +161,14 @@ func (s *Supervisor) verified(op *operation, v *verdict, err error) {
 		return
 	}
 	op.Version, op.BuildID = v.Version, v.BuildID
+	if !op.tried && len(s.opt.Rehearse) > 0 {
+		// A program that can verify may still not come up as a supervisor.
+		op.tried = true
+		if err := s.startCheck(op, s.opt.Rehearse); err != nil {
+			s.finishOp(err)
+		}
+		return
+	}
 	spec, err := v.Spec.withDefaults()
 	if err != nil {
 		s.finishOp(configError{err})

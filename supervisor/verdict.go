@@ -22,6 +22,11 @@ const (
 	verifyMark = "3,4,5"
 )
 
+// Rehearsing reports whether this program was started as the supervisor that it
+// is to become, to see whether it comes as far as that: it is to call Verify in
+// the place of Run.
+func Rehearsing() bool { return os.Getenv(envVerify) == verifyMark }
+
 // Verify is the other side of an upgrade: this program is the new one, and the
 // supervisor that runs wants to know whether it can take the instance over. It
 // looks at a copy of the supervisor's state, at the segment, and at the
@@ -31,7 +36,7 @@ const (
 // Errors: ErrUsage when it was not started by a supervisor; ErrConfig; or why
 // it can't take over.
 func Verify(version, buildID string, load func() (*Spec, error)) error {
-	if os.Getenv(envVerify) != verifyMark {
+	if !Rehearsing() {
 		return errNotAsked // the descriptors are somebody else's
 	}
 	state, segment, answer := os.NewFile(verifyStateFD, "state"), os.NewFile(verifySegmentFD, "segment"), os.NewFile(verifyAnswerFD, "verdict")

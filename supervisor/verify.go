@@ -78,7 +78,7 @@ func (e checkedEvent) handle(s *Supervisor) { s.checked(e.c) }
 //	5     an empty file for the verdict
 //
 // and nothing else of ours. It ends with this process, and soon.
-func (s *Supervisor) startCheck(op *operation) error {
+func (s *Supervisor) startCheck(op *operation, args []string) error {
 	state, err := s.snapshot().encode()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *Supervisor) startCheck(op *operation) error {
 	defer says.Close()
 	c := &check{op: op, path: op.self.path, by: s.opt.Version, answer: answer, words: &words{from: said}}
 	program := command{
-		path: op.self.runnable(), name: op.self.path, args: s.opt.Verify, env: verifyEnviron(os.Environ()),
+		path: op.self.runnable(), name: op.self.path, args: args, env: verifyEnviron(os.Environ()),
 		memory: verifyMemory, orphaned: syscall.SIGKILL,
 	}
 	started := make(chan error)

@@ -65,6 +65,7 @@ func (a *app) run(ctx context.Context, path string, anyListenPID bool) error {
 		BuildID:    build.ID(),
 		Load:       source.spec,
 		Verify:     a.verifyArgs(path),
+		Rehearse:   os.Args[1:],
 		Probe: func(ctx context.Context, t supervisor.ProbeTarget) error {
 			if t.Foreign {
 				return gateway.ProbeHandshake(ctx, t.Conn, t.Addr, t.Listener)
@@ -81,10 +82,16 @@ func (a *app) run(ctx context.Context, path string, anyListenPID bool) error {
 	if err != nil {
 		return err
 	}
+	if supervisor.Rehearsing() {
+		return supervisor.Verify(build.Version(), build.ID(), source.spec)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	greeted := make(chan struct{})
 	go func() {
 		defer close(greeted)
+		if a.resume != nil {
+			return // it was said when this process began
+		}
 		a.greet(ctx, c, log.Logger)
 	}()
 	err = s.Run(ctx)
