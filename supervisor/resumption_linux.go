@@ -56,9 +56,8 @@ func Resume() (*Resumption, error) {
 		return nil, fmt.Errorf("%s: %w", envExec, err)
 	}
 	r := &Resumption{files: descriptors{}, spare: descriptors{}, fault: m.Fault}
-	for name, fd := range m.Files {
-		r.files[name] = os.NewFile(uintptr(fd), name)
-		unix.CloseOnExec(fd)
+	if err := r.own(m.Files); err != nil {
+		return nil, err
 	}
 	r.kept = os.NewFile(uintptr(m.State), "state")
 	unix.CloseOnExec(m.State)
@@ -76,6 +75,26 @@ func Resume() (*Resumption, error) {
 		_ = syscall.Kill(os.Getpid(), syscall.Signal(sig))
 	}
 	return r, nil
+}
+
+// own takes the descriptors. One may have several names, as the program of
+// several generations; each name gets a descriptor of its own.
+func (r *Resumption) own(numbers map[string]int) error {
+	taken := map[int]*os.File{}
+	for name, fd := range numbers {
+		if first := taken[fd]; first != nil {
+			again, err := duplicate(first)
+			if err != nil {
+				return err
+			}
+			r.files[name] = again
+			continue
+		}
+		unix.CloseOnExec(fd)
+		taken[fd] = os.NewFile(uintptr(fd), name)
+		r.files[name] = taken[fd]
+	}
+	return nil
 }
 
 func readManifest(text string) (*manifest, error) {
