@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -124,8 +125,13 @@ func forkExec(c command, files []*os.File) (int, error) {
 		}
 	}
 	defer runtime.KeepAlive(files)
+	path, done, err := outOfTheWay(c.path, fds)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
 	defer freshSignals()()
-	return syscall.ForkExec(c.path, append([]string{c.name}, c.args...), &syscall.ProcAttr{
+	return syscall.ForkExec(path, append([]string{c.name}, c.args...), &syscall.ProcAttr{
 		Env:   c.env,
 		Files: fds,
 		// Its own process group: Ctrl-C in a terminal reaches the supervisor
@@ -133,6 +139,30 @@ func forkExec(c command, files []*os.File) (int, error) {
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: c.orphaned, Credential: c.account.credential()},
 	})
 }
+
+// outOfTheWay returns the path of a program such that the descriptors which the
+// child gets don't take the number of the one that the path leads to: they are
+// put in their places, from 0 on, before the program begins. syscall.ForkExec
+// also uses numbers right above all of them meanwhile.
+func outOfTheWay(path string, fds []uintptr) (string, func(), error) {
+	number, found := strings.CutPrefix(path, ownDescriptors)
+	if !found {
+		return path, func() {}, nil
+	}
+	fd, err := strconv.Atoi(number)
+	if err != nil {
+		return path, func() {}, nil
+	}
+	above := int(slices.Max(fds)) + 2*len(fds) + 8
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, above)
+	if err != nil {
+		return "", nil, fmt.Errorf("keep the program's descriptor: %w", os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err))
+	}
+	return ownDescriptors + strconv.Itoa(dup), func() { unix.Close(dup) }, nil
+}
+
+// ownDescriptors is where a process finds its own descriptors by number.
+const ownDescriptors = "/proc/self/fd/"
 
 func (p *child) PID() int { return p.pid }
 

@@ -279,3 +279,34 @@ func TestProbeDecides(t *testing.T) {
 		t.Errorf("generations %+v", st.Generations)
 	}
 }
+
+// The descriptor of a program is kept apart from those that the child gets,
+// whatever its number is.
+func TestProgramByDescriptorIsNotOverwritten(t *testing.T) {
+	program, err := os.Open("/bin/true")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer program.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	number, err := descriptor(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make([]*os.File, number+3) // the child gets this number too
+	for i := range files {
+		files[i] = null
+	}
+	pid, err := forkExec(command{path: fmt.Sprintf("/proc/self/fd/%d", number), name: "true"}, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(pid, &ws, 0, nil); err != nil || ws.ExitStatus() != 0 {
+		t.Errorf("status %v, %v", ws, err)
+	}
+}
