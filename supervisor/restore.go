@@ -266,6 +266,7 @@ func (r *restorer) generation(gd *generationDocument) error {
 	g := &generation{
 		id: gd.ID, spec: gd.Spec, state: gd.State, since: r.at(gd.Since), build: gd.Build, ver: gd.Version,
 		mode: gd.Mode, window: gd.Window, grace: gd.Grace, goodbye: r.at(gd.Goodbye), deadline: r.at(gd.Deadline), evicted: gd.Evicted,
+		before: gd.Before, linger: r.at(gd.Linger), trial: gd.Trial.trial(r.at),
 		payload: r.p.given.take(namePayload(gd.ID)),
 	}
 	if gd.Reason != "" {
@@ -405,7 +406,8 @@ func (r *restorer) worker(g *generation, wd *workerDocument) {
 	s.workers[w] = struct{}{}
 	s.byPID[proc.PID()] = w
 	g.alive++
-	serving := g.state == GenerationCurrent && w.state == workerServing
+	w.base = slotTally(s.seg.Counters(w.slot))
+	serving := (g.state == GenerationCurrent || g.state == GenerationCanary) && w.state == workerServing
 	dir.Restore(w.slot, w.incarnation, g.id, proc.PID(), g.mask(), serving)
 	if _, dead := proc.(deadProcess); dead {
 		r.dead = append(r.dead, w)
@@ -508,7 +510,7 @@ func (r *restorer) timers() {
 		}
 		for _, m := range g.members {
 			switch {
-			case g != s.current && g != r.finish:
+			case g != s.current && g != r.finish && g.state != GenerationCanary:
 				m.next = time.Time{}
 			case !m.next.IsZero():
 				s.startMember(g, m, time.Until(m.next))

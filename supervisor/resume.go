@@ -32,6 +32,11 @@ func (s *Supervisor) goOn(r *restorer) {
 			}
 		}()
 	}
+	for _, g := range s.generations {
+		if g.state == GenerationCanary {
+			s.resumeCanary(g)
+		}
+	}
 	s.goOnOperation(r)
 	for _, w := range r.dead {
 		w.blame(errDiedMeanwhile)
@@ -211,6 +216,10 @@ func (s *Supervisor) wantOf(w *worker, m *lifeline.Resume) {
 		s.armReady(w, time.Until(w.started.Add(w.gen.spec.ReadyTimeout)))
 	}
 	switch w.state {
+	case workerServing:
+		if m.Draining && w.protocol >= lifeline.ProtocolHandover { // its drain was taken back, and it has not heard
+			w.send(&lifeline.Message{Kind: lifeline.KindUndrain})
+		}
 	case workerWelcomed:
 		if m.Ready {
 			s.workerEvent(w, wkReady)
