@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,6 +21,7 @@ const (
 	adminWriteTimeout  = 10 * time.Second // for one answer, or one event of a stream
 	adminIdleTimeout   = 30 * time.Second
 	adminCloseTimeout  = 2 * time.Second
+	settlePatience     = 250 * time.Millisecond // an answer is written in much less
 	adminMaxConns      = 256
 	adminMaxBody       = 64 << 10
 )
@@ -33,6 +35,7 @@ type admin struct {
 	socket   *os.File     // the listening socket, as it outlives this process
 	listener net.Listener // another descriptor of it
 	served   chan struct{}
+	owed     atomic.Int32 // answers with an operation's number, not written yet
 }
 
 // openAdmin serves the socket that listens on path already, or opens one there.

@@ -42,6 +42,7 @@ func (a *admin) begin(w http.ResponseWriter, r *http.Request, f func(*Supervisor
 		var op *operation
 		if op, opErr = f(s); opErr == nil {
 			answer.Operation = op.ID
+			a.owed.Add(1) // in the loop: what the operation does next may end this program
 		}
 	})
 	if err == nil {
@@ -52,6 +53,16 @@ func (a *admin) begin(w http.ResponseWriter, r *http.Request, f func(*Supervisor
 		return
 	}
 	a.answer(w, http.StatusAccepted, answer)
+	_ = http.NewResponseController(w).Flush()
+	a.owed.Add(-1)
+}
+
+// settle waits a moment for the answers that name an operation: a client that
+// does not know the number can't ask the next program how it went.
+func (a *admin) settle() {
+	for end := time.Now().Add(settlePatience); a.owed.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // operation describes an operation, once it has ended or when the wait is over.

@@ -51,6 +51,7 @@ func (s *Supervisor) execInto(img *image, _ *operation) error {
 		return err
 	}
 	defer state.Close()
+	s.admin.settle()
 	// What waits to be heard would be gone with this program: signals are
 	// heard by the next one, and all else it finds out anew.
 	left := s.unheard()
