@@ -23,6 +23,9 @@ const (
 	healthLook     = 20 * time.Millisecond
 )
 
+// namePrevious is the name of the program before among the descriptors.
+const namePrevious = "previous"
+
 // Resumption is what a program gets that becomes the supervisor in the process
 // of another one: state, descriptors, and the way back. As long as it has not
 // been healthy, all that goes wrong leads back to the program before, in the
@@ -56,14 +59,17 @@ func Resume() (*Resumption, error) {
 		return nil, fmt.Errorf("%s: %w", envExec, err)
 	}
 	r := &Resumption{files: descriptors{}, spare: descriptors{}, fault: m.Fault}
+	if m.Previous > 0 {
+		// The program of this supervisor may be that of a generation too.
+		m.Files[namePrevious] = m.Previous
+	}
 	if err := r.own(m.Files); err != nil {
 		return nil, err
 	}
 	r.kept = os.NewFile(uintptr(m.State), "state")
 	unix.CloseOnExec(m.State)
-	if m.Previous > 0 {
-		unix.CloseOnExec(m.Previous)
-		if err := r.arm(m); err != nil {
+	if previous := r.files.take(namePrevious); previous != nil {
+		if err := r.arm(m.PreviousPath, previous); err != nil {
 			return nil, err
 		}
 	}
@@ -117,7 +123,7 @@ func readManifest(text string) (*manifest, error) {
 
 // arm prepares the way back: the same descriptors once more, since those that
 // are used may be closed by then.
-func (r *Resumption) arm(m *manifest) error {
+func (r *Resumption) arm(path string, previous *os.File) error {
 	for name, f := range r.files {
 		again, err := duplicate(f)
 		if err != nil {
@@ -125,7 +131,7 @@ func (r *Resumption) arm(m *manifest) error {
 		}
 		r.spare[name] = again
 	}
-	img, err := newImage(m.PreviousPath, os.NewFile(uintptr(m.Previous), m.PreviousPath))
+	img, err := newImage(path, previous)
 	if err != nil {
 		return err
 	}

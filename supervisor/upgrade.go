@@ -295,7 +295,7 @@ func (s *Supervisor) resumeOperation(op *operation, failure string) {
 		return
 	case failure != "":
 		s.op = op
-		s.stayed(op, errors.New(failure))
+		s.stayed(op, fmt.Errorf("the new program became the supervisor and gave that up: %s", failure))
 		return
 	}
 	s.op = op

@@ -66,7 +66,7 @@ func TestUpgradesInARowLoseNothing(t *testing.T) {
 		kit.Install(t, kit.Build(t, version), path)
 		upgrade(t, in)
 		running(t, in, version, pid)
-		if i == 1 {
+		if i == 0 {
 			fds = kit.Descriptors(pid)
 		}
 		return !t.Failed()
@@ -79,7 +79,7 @@ func TestUpgradesInARowLoseNothing(t *testing.T) {
 		t.Errorf("counters %v", st.Counters)
 	}
 	if now := kit.Descriptors(pid); now > fds+2 {
-		t.Errorf("supervisor has %d descriptors, %d after the second upgrade", now, fds)
+		t.Errorf("supervisor has %d descriptors, %d after the first upgrade", now, fds)
 	}
 }
 
@@ -125,10 +125,11 @@ func TestBadBuildsAreRefused(t *testing.T) {
 		{"worker hangs", bad("worker-hangs"), "not ready within 2s", false},
 		{"probe fails", bad("probe-fails"), "probe of listener", false},
 		{"worker crashes again and again", bad("worker-crashes"), "exit status 2", true},
-		{"supervisor exits", bad("supervisor-exits"), "", true},
-		{"supervisor panics", bad("supervisor-panics"), "", true},
-		{"supervisor crashes soon", bad("supervisor-crashes"), "", true},
-		{"supervisor hangs", bad("supervisor-hangs"), "", true},
+		{"supervisor exits", bad("supervisor-exits"), "exit status 1", false},
+		{"supervisor panics", bad("supervisor-panics"), "as it is meant to", false},
+		{"supervisor hangs", bad("supervisor-hangs"), "has not verified within 10s", false},
+		{"fails after the exec", bad("successor-fails"), "ended with exit status 2", true},
+		{"hangs after the exec", bad("successor-stalls"), "not healthy within 5s", true},
 	} {
 		before := in.Status()
 		g, _ := before.Current()

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-quic/holdfast/internal/cli"
@@ -19,8 +21,12 @@ func main() {
 	if len(os.Args) > 1 {
 		role = os.Args[1]
 	}
-	fault(filepath.Base(os.Args[0]), role)
-	os.Exit(cli.Main(os.Args[1:]))
+	name, args := filepath.Base(os.Args[0]), os.Args[1:]
+	fault(name, role)
+	if role == "run" && os.Getenv("HOLDFAST_EXEC") != "" {
+		args = successor(name, slices.Clone(args))
+	}
+	os.Exit(cli.Main(args))
 }
 
 // soon is when what crashes soon crashes.
@@ -57,9 +63,29 @@ func fault(name, role string) {
 		os.Exit(1)
 	case "supervisor-panics run":
 		panic("as it is meant to")
-	case "supervisor-crashes run":
+	}
+}
+
+// successor fails only once it is in the place of a supervisor.
+func successor(name string, args []string) []string {
+	switch name {
+	case "successor-fails":
+		args = append(args, "--no-such-flag")
+	case "successor-stalls":
+		fifo := filepath.Join(os.TempDir(), fmt.Sprint("stall", os.Getpid()))
+		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+			panic(err)
+		}
+		time.AfterFunc(soon, func() { os.Remove(fifo) })
+		for i, arg := range args {
+			if arg == "--config" {
+				args[i+1] = fifo // whoever opens it waits for a writer
+			}
+		}
+	case "successor-crashes":
 		time.AfterFunc(soon, func() { panic("as it is meant to") })
 	}
+	return args
 }
 
 // answer gives a verdict on descriptor 5.
