@@ -81,6 +81,10 @@ func TestWorkerCommand(t *testing.T) {
 	if l := &c.Listeners[0]; !l.UDP() || !l.TCP() || c.IdleTimeout() == 0 || !slices.Equal(c.Worker.Command, []string{"/bin/w", "-v", "2"}) {
 		t.Errorf("%+v, %+v", l, c.Worker)
 	}
+	c, err = Parse("/etc/f.yaml", []byte(strings.Replace(text, "/bin/w", "bin/w", 1)))
+	if err != nil || c.Worker.Command[0] != "/etc/bin/w" {
+		t.Errorf("a relative path became %q, %v", c.Worker.Command, err)
+	}
 	for text, want := range map[string]string{
 		"worker: {command: []}":                `f.yaml:2:19: worker.command: found no program, expected a program built on package worker and its arguments, such as [/usr/local/bin/my-worker]`,
 		"worker: {command: /bin/w}":            `f.yaml:2:19: worker.command: found "/bin/w", expected a program built on package worker and its arguments, such as [/usr/local/bin/my-worker]`,

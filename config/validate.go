@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
@@ -30,6 +31,9 @@ func (v *validator) config(c *Config) {
 func (v *validator) worker(c *Config) {
 	if v.ok("worker") && v.ok("worker.command") && v.set("worker.command") && (len(c.Worker.Command) == 0 || c.Worker.Command[0] == "") {
 		v.fault("worker.command", "no program", keyOf("worker.command").expected)
+	}
+	if list := c.Worker.Command; len(list) > 0 && strings.Contains(list[0], "/") && !filepath.IsAbs(list[0]) {
+		list[0] = filepath.Join(v.base, list[0])
 	}
 	if !v.set("worker.command") && !v.set("routes") && v.ok("routes") && v.ok("") && !v.meant["routes"] {
 		v.fault("routes", `no key "routes"`, keyOf("routes").expected)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -29,6 +30,20 @@ func Build(t testing.TB, version string) string {
 func BadBuild(t testing.TB, dir, fault string) string {
 	t.Helper()
 	return Install(t, build(t, "faults", "./testdata/builds"), filepath.Join(dir, fault))
+}
+
+// BuildOther returns the path of a build of another program: a directory, from
+// that of the test on, and what go build is to be told besides. Each is built
+// once for all tests of a process.
+func BuildOther(t testing.TB, dir string, flags ...string) string {
+	t.Helper()
+	name := strings.Map(func(r rune) rune {
+		if r == '/' || r == ' ' {
+			return '-'
+		}
+		return r
+	}, strings.Join(append([]string{filepath.Base(dir)}, flags...), "_"))
+	return build(t, name, append(flags, dir)...)
 }
 
 func build(t testing.TB, name string, args ...string) string {
