@@ -77,7 +77,7 @@ func (a *admin) serve() error {
 		l.Close()
 		return fmt.Errorf("open the admin socket: it is a %T", l)
 	}
-	a.listener, a.served = &guardedListener{UnixListener: unix, room: make(chan struct{}, adminMaxConns)}, make(chan struct{})
+	a.listener, a.served = &guardedListener{UnixListener: unix, room: make(chan struct{}, adminMaxConns), refused: refusals{log: a.s.log}}, make(chan struct{})
 	go func(l net.Listener, served chan<- struct{}) {
 		defer close(served)
 		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
