@@ -264,7 +264,7 @@ func bindError(network, address string, err error) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return &holderError{network: network, address: address, pid: holderOf(network, address)}
 	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("bind %s %s: %w (ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE)", network, address, err)
+		return fmt.Errorf("bind %s %s: %w (ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE: %s)", network, address, err, lowPortsCure)
 	}
 	return fmt.Errorf("bind %s %s: %w", network, address, err)
 }

@@ -34,23 +34,36 @@ func onOwnThread(f func()) {
 
 // confine takes from the calling thread the ways by which a program that it
 // starts could have capabilities or get more rights: no_new_privs, and the
-// bounding, inheritable and ambient sets. What the kernel refuses, for want of
-// CAP_SETPCAP, is left: a thread without that has little to give.
-func confine() error {
+// bounding, inheritable and ambient sets. Without CAP_SETPCAP the bounding set
+// stays; then, and when nothing needs them any more, its own capabilities go
+// too, because a file's capabilities count under no_new_privs as far as the
+// thread has them already.
+//
+// changes says that the child becomes another user, which takes capabilities,
+// and takes them away.
+func confine(changes bool) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_SET_NO_NEW_PRIVS: %w", err)
 	}
+	bounded := true
 	for c := uintptr(0); c <= maxCapability; c++ {
-		if unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) != nil {
-			break // it has no right to, or the kernel knows no more of them
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
+			break // the kernel knows no more of them
 		}
+		bounded = bounded && err == nil
 	}
+	// Root may need them to get at its program.
+	needs := changes || bounded && os.Geteuid() == 0
 	sets, err := capabilities()
 	if err != nil {
 		return err
 	}
 	for i := range sets {
 		sets[i].Inheritable = 0 // and with it the ambient ones
+		if !needs {
+			sets[i].Permitted, sets[i].Effective = 0, 0
+		}
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	if err := unix.Capset(&header, &sets[0]); err != nil {

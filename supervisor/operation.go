@@ -49,6 +49,8 @@ type Operation struct {
 	// Reason and Code say why it failed; Reason is one line.
 	Reason string `json:"reason,omitempty"`
 	Code   string `json:"code,omitempty"`
+	// Warning is what will be worse than it was, although it does not fail.
+	Warning string `json:"warning,omitempty"`
 	// Because says why there is an operation that nobody asked for.
 	Because string `json:"because,omitempty"`
 	// Generation is the one that it started or turned to, once there is one.

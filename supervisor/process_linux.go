@@ -97,7 +97,7 @@ func start(c command, files []*os.File) (pid int, err error) {
 		defer keepDumpable()()
 	}
 	onOwnThread(func() {
-		if err = confine(); err != nil {
+		if err = confine(c.account.credential() != nil); err != nil {
 			return
 		}
 		pid, err = forkExec(c, files)

@@ -121,6 +121,7 @@ func (s *Supervisor) prepare(op *operation) {
 	}
 	s.hintLanes(op.spec)
 	s.hintMemory(op.spec)
+	s.hintLowPorts()
 	if op.waiting = op.Kind != OperationRollback && !s.hasRoom(op.spec.Drain); op.waiting {
 		s.stage(op, StageRoom)
 		return

@@ -161,6 +161,10 @@ func (s *Supervisor) verified(op *operation, v *verdict, err error) {
 		return
 	}
 	op.Version, op.BuildID = v.Version, v.BuildID
+	if v.LowPorts != nil && !*v.LowPorts && bindsLowPorts() && op.Warning == "" {
+		op.Warning = losesLowPorts
+		s.log.Warn(losesLowPorts, zap.Uint64("operation", op.ID), zap.String("program", op.self.path), zap.String("hint", lowPortsCure))
+	}
 	if !op.tried && len(s.opt.Rehearse) > 0 {
 		// A program that can verify may still not come up as a supervisor.
 		op.tried = true

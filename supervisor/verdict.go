@@ -67,9 +67,10 @@ func Verify(version, buildID string, load func() (*Spec, error)) error {
 	if err != nil {
 		return configError{err}
 	}
+	lowPorts := bindsLowPorts()
 	v := verdict{
 		Version: version, BuildID: buildID, ABIMajor: shm.ABIMajor, ABIMinor: shm.ABIMinor,
-		StateOldest: documentOldest, StateNewest: documentNewest, Spec: spec,
+		StateOldest: documentOldest, StateNewest: documentNewest, Spec: spec, LowPorts: &lowPorts,
 	}
 	if wire, err = json.Marshal(v); err != nil {
 		return fmt.Errorf("encode the verdict: %w", err)

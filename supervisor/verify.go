@@ -48,6 +48,9 @@ type verdict struct {
 	ABIMinor    uint32 `json:"abi_minor"`
 	StateOldest int    `json:"state_oldest"` // versions of the state document that it reads
 	StateNewest int    `json:"state_newest"`
+	// LowPorts says whether the program has CAP_NET_BIND_SERVICE, in whatever
+	// way; nil: it does not say.
+	LowPorts *bool `json:"low_ports,omitempty"`
 	// Spec is the configuration as the program reads it, Payload included.
 	Spec *Spec `json:"spec"`
 }

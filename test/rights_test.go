@@ -3,6 +3,7 @@ package test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -326,4 +327,53 @@ func TestNormalUserThroughout(t *testing.T) {
 	if r := in.CLI("reload"); r.Code != 1 || !strings.Contains(r.Stderr, "CAP_NET_BIND_SERVICE") {
 		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
 	}
+}
+
+// grant gives a program the right to bind low ports by its file.
+func grant(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath("setcap"); err != nil {
+		t.Skip("setcap is not installed")
+	}
+	if out, err := exec.Command("setcap", "cap_net_bind_service=+ep", program).CombinedOutput(); err != nil {
+		t.Skipf("setcap: %v: %s", err, out)
+	}
+}
+
+// C049, first half: the file of a program that had the right to bind low ports
+// was replaced by one without. A reload warns; it still has the right.
+func TestFileCapabilityIsGone(t *testing.T) {
+	needRoot(t)
+	if lowPortsAreOpen() {
+		t.Skip("anybody may bind low ports here")
+	}
+	in, program, second := fileCapability(t)
+	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 5})
+	in.Reload()
+	if strings.Contains(in.Log(), "the program on disk has no CAP_NET_BIND_SERVICE") {
+		t.Error("a warning without a reason")
+	}
+	kit.Install(t, kit.Build(t, "2.0.0"), program)
+	in.WriteConfig(in.Config.WithListener(kit.Listener{Name: "second", Address: local(second)}))
+	in.Reload()
+	reachable(t, local(second))
+	awaitLog(t, in, "the program on disk has no CAP_NET_BIND_SERVICE", "setcap cap_net_bind_service=+ep", program)
+	mustBePowerless(t, in, nobody, "")
+	fleet.Stop().MustBeClean(t)
+}
+
+// fileCapability runs an instance as nobody on a low port, by a right of its
+// file, and returns another low port.
+func fileCapability(t *testing.T) (in *kit.Instance, program string, second int) {
+	t.Helper()
+	port := lowPort(t, 443)
+	in, program = userInstance(t, "", kit.Config{Listeners: []kit.Listener{{Name: "public", Address: local(port)}}})
+	grant(t, program)
+	in.Launch()
+	in.AwaitReady()
+	if r := rights(t, in.PID()); r["CapEff"] != onlyBind {
+		t.Fatalf("the supervisor has %s", r["CapEff"])
+	}
+	mustBePowerless(t, in, nobody, "")
+	return in, program, lowPort(t, port+1)
 }

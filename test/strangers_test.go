@@ -85,7 +85,9 @@ func junk(t *testing.T) [][]byte {
 		t.Fatal(err)
 	}
 	return [][]byte{
-		nil, {0}, noise[:1], noise[:1000], noise,
+		nil,
+		{0},
+		noise[:1], noise[:1000], noise,
 		[]byte("GET / HTTP/1.1\r\n\r\n"), []byte("POST /v1/reload HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n"),
 		[]byte("POST /v1/stop HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n{{{{{"),
 		[]byte(`{"kind":"resumed"}`), []byte(`{"kind":"refuse"}`), []byte(`{"kind":"stop","stop":{"grace":0}}`), []byte(`{"kind":`),
@@ -198,4 +200,3 @@ func awaitLog(t *testing.T, in *kit.Instance, words ...string) {
 		return io.EOF
 	})
 }
-

@@ -149,6 +149,7 @@ type Operation struct {
 	Asked      time.Time `json:"asked"`
 	Version    string    `json:"version"`
 	BuildID    string    `json:"build_id"`
+	Warning    string    `json:"warning,omitempty"`
 	Canary     *Canary   `json:"canary,omitempty"` // how it did, once there was one
 }
 

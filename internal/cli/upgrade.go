@@ -109,6 +109,9 @@ func (a *app) upgrade(ctx context.Context, c *admin.Client, u admin.Upgrade, asJ
 			return err
 		}
 	}
+	if o.Warning != "" {
+		fmt.Fprintln(a.err, "holdfast: warning:", o.Warning)
+	}
 	if err := o.Err(); err != nil {
 		return err
 	}
