@@ -119,7 +119,9 @@ func reachable(t *testing.T, address string) {
 	clients, result := kit.Burst(t, kit.ClientOptions{Server: address}, 5, 1)
 	result.MustBeClean(t)
 	for _, c := range clients {
-		c.Close()
+		if c != nil {
+			c.Close()
+		}
 	}
 }
 

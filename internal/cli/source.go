@@ -18,25 +18,26 @@ type source struct {
 	stateDir string
 	log      *logger
 
-	loaded  *config.Config // read and not used yet
 	started *config.Config // what the instance was started with
 
 	logs atomic.Pointer[config.Config] // whose log files are in use
 }
 
-// load reads the configuration for a start whose log it determines; the first
-// spec uses it too.
-func (s *source) load() (*config.Config, error) {
+// load reads the configuration as it is now. The first one that is read
+// determines the log, and is what the instance was started with.
+func (s *source) load() (c *config.Config, err error) {
 	if s.path == "" {
-		s.loaded = config.Builtin()
+		c = config.Builtin()
 		if s.people {
-			s.loaded.Log.Format, s.loaded.AccessLog.Format = "console", "console"
+			c.Log.Format, c.AccessLog.Format = "console", "console"
 		}
-		return s.loaded, nil
+	} else if c, err = config.Load(s.path); err != nil {
+		return nil, err
 	}
-	var err error
-	s.loaded, err = config.Load(s.path)
-	return s.loaded, err
+	if s.started == nil {
+		s.started = c
+	}
+	return c, nil
 }
 
 // reopenLogs is supervisor.Options.ReopenLogs.
@@ -51,18 +52,13 @@ func (s *source) reopenLogs() error {
 
 // spec is supervisor.Options.Load.
 func (s *source) spec() (*supervisor.Spec, error) {
-	c := s.loaded
-	s.loaded = nil
-	if c == nil {
-		var err error
-		if c, err = s.load(); err != nil {
-			return nil, err
-		}
-		s.loaded = nil
+	// Always anew: a supervisor that takes an instance over asks for the first
+	// time at the first reload, long after it has begun.
+	c, err := s.load()
+	if err != nil {
+		return nil, err
 	}
-	if s.started == nil {
-		s.started = c
-	} else if err := config.CheckReload(s.started, c); err != nil {
+	if err := config.CheckReload(s.started, c); err != nil {
 		return nil, err
 	}
 	if s.log != nil {
