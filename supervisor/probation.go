@@ -163,6 +163,14 @@ func (s *Supervisor) goBack(why error) *operation {
 	return back
 }
 
+// status describes a probation in which crashes matter, or returns nil.
+func (p *probation) status() *ProbationStatus {
+	if p == nil || p.until.IsZero() {
+		return nil
+	}
+	return &ProbationStatus{Generation: p.generation, Until: p.until}
+}
+
 // document returns what to keep of a probation, or nil.
 func (p *probation) document() *probationDocument {
 	if p == nil || p.payload == nil {

@@ -30,6 +30,14 @@ type Status struct {
 	LastFailure *Failure           `json:"last_failure"`
 	Program     string             `json:"program"`    // what an upgrade runs when none is named
 	Operations  []Operation        `json:"operations"` // under way, and the last that ended; oldest first
+	// Probation is there while a crash takes the last upgrade back.
+	Probation *ProbationStatus `json:"probation,omitempty"`
+}
+
+// ProbationStatus says how long which generation is on probation.
+type ProbationStatus struct {
+	Generation shm.Generation `json:"generation"`
+	Until      time.Time      `json:"until"`
 }
 
 // ConfigStatus names a configuration.
@@ -183,6 +191,7 @@ func (s *Supervisor) status() *Status {
 		LastFailure: s.lastFailure,
 		Program:     s.program,
 		Operations:  s.operationList(),
+		Probation:   s.probation.status(),
 	}
 	for _, l := range s.sockets.all() {
 		st.Listeners = append(st.Listeners, s.listenerStatus(l))
