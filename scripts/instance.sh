@@ -314,17 +314,17 @@ turn_back() {
 			control rollback >/dev/null || nap 1
 		elif [ "$upgraded" -lt 2 ] && [ "$(build_of "$program")" = "$j_supervisor" ]; then
 			upgraded=$((upgraded + 1))
-			say "upgrading back from version $cur_version to $j_version"
+			say "upgrading back from version $cur_version to ${j_version:-build $j_supervisor}"
 			control upgrade >/dev/null || nap 1
 		elif [ "$upgraded" -lt 2 ] && [ -e "$old" ]; then
 			upgraded=$((upgraded + 1))
-			say "upgrading back from version $cur_version to $j_version"
+			say "upgrading back from version $cur_version to ${j_version:-build $j_supervisor}"
 			control upgrade --binary "$old" >/dev/null || nap 1
 		else
 			break
 		fi
 	done
-	say "the instance does not run version $j_version again; holdfast status tells more"
+	say "the instance does not run ${j_version:-build $j_supervisor} again; holdfast status tells more"
 	return 1
 }
 

@@ -145,7 +145,7 @@ fi
 # 2. What serves.
 old_program=$program
 [ "$(build_of "$program")" = "$target" ] || old_program=''
-j_generation=0 j_build=$target j_supervisor=$target j_version="of build $target" j_started=$(top started) swap='file'
+j_generation=0 j_build=$target j_supervisor=$target j_version='' j_started=$(top started) swap='file'
 [ -n "$old_program" ] || swap='none'
 # Workers that have a program of their own (worker.command) keep that.
 [ "$cur_build" = "$sup_build" ] || j_build=$cur_build
