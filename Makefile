@@ -50,7 +50,8 @@ interop: ## clients that are not ours, over reloads
 soak: ## the long versions of the integration tests
 	HOLDFAST_SOAK=1 $(GO) tool gotestsum --format testname -- -timeout 3h ./test/...
 
-lint: ## golangci-lint, staticcheck included
+lint: ## golangci-lint, staticcheck included, and shellcheck where it is
+	@if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh; else echo "lint: skipped: shellcheck is not there"; fi
 	$(TOOLS) golangci-lint run ./...
 
 fmt: ## gofumpt

@@ -17,8 +17,11 @@
 
 me=${0##*/}
 
+# A signal may be caught where standard error leads elsewhere for a moment.
+exec 8>&2
+
 # A terminal that is gone must not end a run that has something to put back.
-say() { printf '%s: %s\n' "$me" "$*" >&2 || :; }
+say() { printf '%s: %s\n' "$me" "$*" 2>/dev/null >&8 || :; }
 
 # die CODE REASON
 die() {
@@ -55,17 +58,20 @@ find_runtime_dir() {
 	esac
 }
 
-# supervisor_pid prints the process that the runtime directory names, if it is
-# one of a supervisor. The number alone says nothing: it may be somebody else's
-# by now.
+# supervisor_pid prints the process that the runtime directory names, if that
+# has the lock there open. The number alone says nothing: it may be somebody
+# else's by now.
 supervisor_pid() {
 	[ -r "$runtime_dir/holdfast.pid" ] || return 1
 	read -r p <"$runtime_dir/holdfast.pid" || [ -n "$p" ] || return 1
 	case $p in
 	'' | *[!0-9]*) return 1 ;;
 	esac
-	[ "$(cat "/proc/$p/comm" 2>/dev/null)" = holdfast ] || return 1
 	tr '\0' '\n' <"/proc/$p/cmdline" 2>/dev/null | grep -qx run || return 1
+	if [ -r "/proc/$p/fd" ] && [ -x "/proc/$p/fd" ]; then
+		lock=$(stat -L -c %d:%i "$runtime_dir/lock") || return 1
+		stat -L -c %d:%i "/proc/$p/fd"/* 2>/dev/null | grep -qx "$lock" || return 1
+	fi
 	echo "$p"
 }
 

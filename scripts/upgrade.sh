@@ -145,7 +145,7 @@ place "$(top program)"
 
 # Nothing of this script may be half done from here on.
 trap '' PIPE
-child='' begun=''
+child='' begun='' locked=''
 ended() {
 	code=$?
 	trap '' INT TERM HUP
@@ -156,6 +156,8 @@ ended() {
 		read_journal
 		undo || code=1
 		[ "$code" -ne 0 ] || code=1
+	elif [ -n "$locked" ] && [ ! -e "$journal" ]; then
+		forget # what was staged
 	fi
 	exit "$code"
 }
@@ -166,6 +168,7 @@ for signal in INT TERM HUP; do
 done
 [ -n "$dry" ] || {
 	take_lock
+	locked=1
 	recover || :
 	load_status || exit
 }
