@@ -88,19 +88,17 @@ if [ "$canary_id" -ne 0 ]; then
 fi
 kept_program=''
 target=''
-if [ -e "$program.previous" ] && [ "$(build_of "$program.previous")" != "$newest" ]; then
+if [ -e "$program.previous" ]; then
 	kept_program=$program.previous
 	target=$(build_of "$kept_program")
+	# After an automatic rollback that is what serves already.
+	[ "$target" != "$newest" ] || target=$sup_build
 elif [ "$canary_id" -ne 0 ]; then
 	target=$cur_build
 elif [ "$disk" != "$sup_build" ] && [ -n "$disk" ]; then
 	target=$disk
 elif [ ! -e "$program.undone" ] && [ -n "$before_build" ] && [ "$before_build" != "$cur_build" ]; then
 	target=$before_build
-elif [ -e "$program.previous" ]; then
-	# An automatic rollback has been there: what serves is what was kept.
-	kept_program=$program.previous
-	target=$sup_build
 fi
 [ -n "$target" ] || {
 	say "version $sup_version serves and lies on disk, and nothing before it is kept: nothing to do"

@@ -109,7 +109,7 @@ func TestUpgradeScript(t *testing.T) {
 // A canary that is left to people can be ended by the other script.
 func TestUpgradeScriptLeavesACanary(t *testing.T) {
 	in, path := installed(t, kit.Options{})
-	client := dial(t, in.Client())
+	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 5})
 	succeeds(t, in, in.Script(upgradeScript, kit.Build(t, "2.0.0"), "--canary", "50", "--manual"))
 	if st := in.Status(); len(st.In("canary")) != 1 || st.Version != "1.0.0" {
 		t.Errorf("status %+v", st)
@@ -119,39 +119,31 @@ func TestUpgradeScriptLeavesACanary(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	identical(t, path, kit.Build(t, "1.0.0"))
-	whoami(t, client)
+	fleet.Stop().MustBeClean(t)
 }
 
 // The other script puts right what was done by hand in part only.
 func TestRollbackScriptWhenHalfIsDone(t *testing.T) {
 	in, path := installed(t, kit.Options{})
-	client := dial(t, in.Client())
+	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 5})
 	one, two := kit.Build(t, "1.0.0"), kit.Build(t, "2.0.0")
-	for name, half := range map[string]func(){
-		"served":        func() { succeeds(t, in, in.CLI("rollback")) },
-		"on disk":       func() { kit.Install(t, one, path) },
-		"nothing":       func() {},
-		"never by it":   func() { os.Remove(path + ".previous") },
-		"nothing lives": func() { client.Close(); awaitOnlyCurrent(t, in, 10*time.Second) },
-	} {
-		if name == "nothing lives" {
-			continue // the last of all, below
-		}
+	back := func(what string, half func()) {
+		t.Helper()
 		succeeds(t, in, in.Script(upgradeScript, two, "--no-watch"))
 		half()
 		succeeds(t, in, in.Script(rollbackScript))
 		running(t, in, "1.0.0", in.PID())
 		identical(t, path, one)
 		if t.Failed() {
-			t.Fatalf("%s: %s", name, in.LogTail(20))
+			t.Fatalf("%s: %s", what, in.LogTail(20))
 		}
 	}
-	client.Close()
-	succeeds(t, in, in.Script(upgradeScript, two))
-	awaitOnlyCurrent(t, in, 15*time.Second)
-	succeeds(t, in, in.Script(rollbackScript))
-	running(t, in, "1.0.0", in.PID())
-	identical(t, path, one)
+	back("all is to be done", func() {})
+	back("the old one serves", func() { succeeds(t, in, in.CLI("rollback")) })
+	back("the old one lies there", func() { kit.Install(t, one, path) })
+	back("none was kept", func() { os.Remove(path + ".previous") })
+	fleet.Stop().MustBeClean(t)
+	back("nothing lives of it", func() { awaitOnlyCurrent(t, in, 20*time.Second) })
 }
 
 // C134: what is not to be installed is refused before anything changes, or all
@@ -200,7 +192,6 @@ func TestUpgradeScriptRefuses(t *testing.T) {
 				refused(1, file("script", "#!/bin/sh\nexit 0\n", 0o755), "no program of its own")
 				refused(1, file("foreign", string(program), 0o755), "another machine")
 				refused(1, "/bin/true", "no holdfast")
-				refused(2, kit.Build(t, "2.0.0")+"\n--frob", "there is no")
 				in.WriteRaw("listeners: []\nworkers: none\n")
 				refused(3, kit.Build(t, "2.0.0"), "holdfast.yaml:1:", "holdfast.yaml:2:", "nothing was changed")
 				in.WriteConfig(in.Config)
@@ -380,7 +371,7 @@ func TestInstallScripts(t *testing.T) {
 	if err := os.WriteFile(config, []byte("mine\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	client := dial(t, in.Client())
+	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 5})
 	for range 2 {
 		if r := install(kit.Build(t, "2.0.0"), "--runtime-dir", in.RuntimeDir); r.Code != 0 {
 			t.Fatalf("exit code %d: %s", r.Code, r.Stderr)
@@ -390,7 +381,7 @@ func TestInstallScripts(t *testing.T) {
 	}
 	succeeds(t, in, in.Script(filepath.Join(lib, "rollback.sh")))
 	running(t, in, "1.0.0", in.PID())
-	whoami(t, client)
+	fleet.Stop().MustBeClean(t)
 	if now, err := os.ReadFile(config); err != nil || string(now) != "mine\n" {
 		t.Errorf("the configuration is %q, %v", now, err)
 	}
