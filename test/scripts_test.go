@@ -3,13 +3,11 @@ package test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -201,103 +199,6 @@ func TestUpgradeScriptRefuses(t *testing.T) {
 			prober.Stop().MustBeClean(t)
 		})
 	}
-}
-
-// The script is interrupted wherever it is, in each way there is, and takes back
-// what it has done; after a kill the next run does. Nobody notices.
-func TestUpgradeScriptInterrupted(t *testing.T) {
-	in, path := installed(t, kit.Options{})
-	dir, pid := filepath.Dir(path), in.PID()
-	one, two := kit.Build(t, "1.0.0"), kit.Build(t, "2.0.0")
-	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 20, Interval: 200 * time.Millisecond})
-	prober := kit.StartProber(t, in.Client(), 50*time.Millisecond)
-	exists := func(name string) func() error {
-		return func() error {
-			_, err := os.Lstat(filepath.Join(dir, name))
-			return err
-		}
-	}
-	status := func(ok func(kit.Status) bool) func() error {
-		return func() error {
-			st, err := in.TryStatus()
-			if err == nil && !ok(st) {
-				err = fmt.Errorf("status %+v", st)
-			}
-			return err
-		}
-	}
-	points := []struct {
-		name string
-		args []string
-		at   func() error
-	}{
-		{"staged", nil, exists(".holdfast.new")},
-		{"kept", nil, exists(".holdfast.old")},
-		{"journal", nil, exists(".holdfast.upgrade")},
-		{"starting", nil, status(func(s kit.Status) bool { return len(s.In("starting"))+len(s.In("ready")) > 0 })},
-		{"current", nil, status(func(s kit.Status) bool { g, _ := s.Current(); return g.Version == "2.0.0" })},
-		{"probation", nil, status(func(s kit.Status) bool { return s.Version == "2.0.0" })},
-		{"canary", []string{"--canary", "30", "--soak", "1m"}, status(func(s kit.Status) bool { return len(s.In("canary")) == 1 })},
-	}
-	asBefore := func(what string) {
-		t.Helper()
-		running(t, in, "1.0.0", pid)
-		identical(t, path, one)
-		beside(t, dir, "holdfast")
-		if t.Failed() {
-			t.Fatalf("%s\n%s", what, in.LogTail(20))
-		}
-	}
-	ways := []string{"INT", "TERM", "HUP", "terminal", "KILL, then again", "KILL, then rollback.sh"}
-	for i, p := range points {
-		for j, way := range ways {
-			if !kit.Soak() && i != len(points)-1 && (i+j)%3 != 0 {
-				continue
-			}
-			what := p.name + ": " + way
-			args := append([]string{two}, p.args...)
-			if way == "terminal" {
-				s := in.StartScriptOnTerminal(upgradeScript, args...)
-				kit.Eventually(t, 20*time.Second, what, p.at)
-				s.HangUp()
-				if r := s.Wait(); r.Code != 1 {
-					t.Errorf("%s: exit code %d", what, r.Code)
-				}
-				asBefore(what)
-				continue
-			}
-			s := in.StartScript(upgradeScript, args...)
-			kit.Eventually(t, 20*time.Second, what, p.at)
-			sig := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP}[way]
-			if sig != 0 {
-				s.Signal(sig)
-				if r := s.Wait(); r.Code != 1 || !strings.Contains(r.Stderr, "interrupted by "+way) {
-					t.Errorf("%s: exit code %d: %s", what, r.Code, r.Stderr)
-				}
-				asBefore(what)
-				continue
-			}
-			s.Signal(syscall.SIGKILL)
-			s.Wait()
-			if strings.HasSuffix(way, "rollback.sh") {
-				succeeds(t, in, in.Script(rollbackScript))
-				asBefore(what)
-				continue
-			}
-			// What is refused at the end of a run is refused after it has put
-			// everything back.
-			in.WriteRaw("listeners: []\n")
-			if r := in.Script(upgradeScript, two); r.Code != 3 {
-				t.Errorf("%s: exit code %d: %s", what, r.Code, r.Stderr)
-			}
-			in.WriteConfig(in.Config)
-			asBefore(what)
-		}
-	}
-	succeeds(t, in, in.Script(upgradeScript, two))
-	running(t, in, "2.0.0", pid)
-	prober.Stop().MustBeClean(t)
-	fleet.Stop().MustBeClean(t)
 }
 
 // Runs at the same time wait for each other; one does the work.
