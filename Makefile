@@ -23,11 +23,11 @@ run: build ## serve the built-in example on 127.0.0.1:8443
 demo: build ## the whole promise on this machine in a minute
 	$(BIN) demo
 
-# A scenario that fails beside others on a loaded machine is run once more; the
-# report names it either way, and it fails for good when it fails again.
+# A scenario that fails beside others on a loaded machine is run again, twice at most; the
+# report names it either way, and it fails for good when it fails each time.
 test: ## every test, integration included
 	@$(GO) vet ./...
-	$(GO) tool gotestsum --format pkgname --hide-summary=skipped --rerun-fails=1 --rerun-fails-max-failures=3 --packages ./... -- $(TESTFLAGS)
+	$(GO) tool gotestsum --format pkgname --hide-summary=skipped --rerun-fails=2 --rerun-fails-max-failures=10 --packages ./... -- $(TESTFLAGS)
 
 unit: ## the packages without the integration tests
 	$(GO) tool gotestsum --format pkgname -- $$($(GO) list ./... | grep -v /test)
