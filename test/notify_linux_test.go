@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -246,5 +247,54 @@ func TestFailedStartIsTold(t *testing.T) {
 		if n.Fields["READY"] != "" {
 			t.Errorf("ready: %v", n.Fields)
 		}
+	}
+}
+
+// C131, C132: over an upgrade the same process says that it is ready again, and
+// goes on showing signs of life and taking reloads; the sockets of a socket unit
+// are still known as such.
+func TestServiceManagerIsToldOverUpgrades(t *testing.T) {
+	const limit = 2 * time.Second
+	udp, tcp, address := passedPair(t, true)
+	m := kit.NewManager(t)
+	in, path := installed(t, kit.Options{
+		Config: kit.Config{Listeners: []kit.Listener{{Name: "public", Address: address}}}.With("upgrade", "{probation: 1s}"),
+		Env:    append(m.Env(limit, 64), kit.Passing("public", "public")...), Files: []*os.File{udp, tcp},
+		Prefix: kit.OwnPID, SharedPort: true,
+	})
+	_, at := m.Await(5*time.Second, 0, "READY", kit.Has("READY", "1"))
+	pid := in.PID()
+	for _, version := range []string{"2.0.0", "1.0.0"} {
+		kit.Install(t, kit.Build(t, version), path)
+		upgrade(t, in)
+		running(t, in, version, pid)
+		_, at = m.Await(10*time.Second, at, "READY of the new program", kit.Has("READY", "1"))
+		_, at = m.Await(limit, at, "a sign of its life", kit.Has("WATCHDOG", "1"))
+		begun := monotonicMicros(t)
+		in.HUP()
+		_, at = m.Await(5*time.Second, at, "RELOADING", reloading(begun))
+		_, at = m.Await(20*time.Second, at, "READY after the reload", kit.Has("READY", "1"))
+		var names []string
+		for _, s := range m.Store() {
+			names = append(names, s.Name)
+		}
+		if slices.Sort(names); !slices.Equal(names, []string{"segment", "socket.0.udp.1"}) {
+			t.Errorf("the store holds %q", names)
+		}
+		for i, n := range m.Messages() {
+			if n.PID != pid || n.Fields["STOPPING"] != "" {
+				t.Errorf("message %d of process %d (main %d): %v", i, n.PID, pid, n.Fields)
+			}
+		}
+	}
+	var last time.Time
+	for _, n := range m.Messages() {
+		if n.Fields["WATCHDOG"] != "1" {
+			continue
+		}
+		if !last.IsZero() && n.When.Sub(last) > limit {
+			t.Errorf("no sign of life for %v", n.When.Sub(last))
+		}
+		last = n.When
 	}
 }
