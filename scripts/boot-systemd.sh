@@ -48,12 +48,19 @@ inner='
 	umount -l /.old
 	exec env -i PATH=/usr/sbin:/usr/bin container=other /lib/systemd/systemd --system --unit=multi-user.target
 '
-# shellcheck disable=SC2016
-sh -c 'echo $$ >"$1/cgroup.procs"; exec unshare --mount --pid --fork --cgroup --ipc --uts --propagation private sh -c "$2"' \
-	boot "$cg" "$inner" >"$pidfile.log" 2>&1 &
+{
+	# shellcheck disable=SC2016
+	sh -c 'echo $$ >"$1/cgroup.procs"; exec unshare --mount --pid --fork --cgroup --ipc --uts --propagation private sh -c "$2"' \
+		boot "$cg" "$inner" || :
+	# It has ended, and all that it started with it.
+	find "$cg" -depth -type d -exec rmdir {} \;
+} >"$pidfile.log" 2>&1 &
 outer=$!
+children() {
+	[ -z "$1" ] || ps -o pid= --ppid "$1" | tr -d ' '
+}
 for _ in $(seq 150); do
-	p=$(ps -o pid= --ppid "$outer" | tr -d ' ')
+	p=$(children "$(children "$outer")")
 	case $([ -n "$p" ] && nsenter -t "$p" -a systemctl is-system-running 2>/dev/null) in
 	running | degraded)
 		echo "$p" >"$pidfile"
@@ -64,5 +71,5 @@ for _ in $(seq 150); do
 	sleep 0.2
 done
 tail -n 5 "$pidfile.log" >&2
-kill -9 "$outer" 2>/dev/null || :
+[ -z "$p" ] || kill -9 "$p" 2>/dev/null || : # and with its PID 1 all of it
 cannot "it did not come up; see $pidfile.log"
