@@ -42,16 +42,6 @@ func (c *Conn) SetProtocol(alpn string) { c.protocol.Store(&alpn) }
 // it or the worker has to end. f must not wait for the peer.
 func (c *Conn) SetCloser(f func()) { c.closer.Store(&f) }
 
-// end runs the closer.
-func (c *Conn) end() error {
-	f := c.closer.Load()
-	if f == nil {
-		return ErrNoCloser
-	}
-	(*f)()
-	return nil
-}
-
 type connKey struct{}
 
 // ConnFromContext returns the connection that a context belongs to: that of a
@@ -206,8 +196,8 @@ func (r *registry) id(c *Conn) string {
 	return fmt.Sprintf("%d.%d.%d", r.node.self.Slot, r.node.self.Incarnation, c.number)
 }
 
-// end ends the connection with the given ID.
-func (r *registry) end(id string) error {
+// closer returns what ends the connection with the given ID.
+func (r *registry) closer(id string) (func(), error) {
 	r.mu.Lock()
 	var found *Conn
 	for _, c := range r.conns {
@@ -218,9 +208,13 @@ func (r *registry) end(id string) error {
 	}
 	r.mu.Unlock()
 	if found == nil {
-		return fmt.Errorf("%s: %w", id, ErrNoConn)
+		return nil, fmt.Errorf("%s: %w", id, ErrNoConn)
 	}
-	return found.end()
+	f := found.closer.Load()
+	if f == nil {
+		return nil, ErrNoCloser
+	}
+	return *f, nil
 }
 
 // endAll ends all connections that say how.
@@ -232,6 +226,8 @@ func (r *registry) endAll() {
 	}
 	r.mu.Unlock()
 	for _, c := range conns {
-		_ = c.end() // without a closer its end is that of the process
+		if f := c.closer.Load(); f != nil {
+			(*f)() // without one its end is that of the process
+		}
 	}
 }

@@ -100,11 +100,7 @@ func (w *Worker) obey(life *lifeline.Conn, m *lifeline.Message, files []*os.File
 	case lifeline.KindConnsQuery:
 		return w.listConns(life, m.ConnsQuery.Seq)
 	case lifeline.KindCloseConn:
-		reply := &lifeline.ConnsReply{Seq: m.CloseConn.Seq, Last: true}
-		if err := w.registry.end(m.CloseConn.ID); err != nil {
-			reply.Error = err.Error()
-		}
-		return life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply})
+		return w.closeConn(life, m.CloseConn)
 	case lifeline.KindReopenLogs:
 		select {
 		case w.reopen <- struct{}{}:
@@ -207,6 +203,23 @@ func (w *Worker) closeAfter(changed <-chan struct{}, s *socket) {
 		case <-w.ended:
 		}
 	}()
+}
+
+// closeConn ends a connection. The answer goes first: a worker that drains may
+// be gone with its last connection, and the answer with it.
+func (w *Worker) closeConn(life *lifeline.Conn, m *lifeline.CloseConn) error {
+	reply := &lifeline.ConnsReply{Seq: m.Seq, Last: true}
+	end, err := w.registry.closer(m.ID)
+	if err != nil {
+		reply.Error = err.Error()
+	}
+	if err := life.Send(&lifeline.Message{Kind: lifeline.KindConnsReply, ConnsReply: reply}); err != nil {
+		return err
+	}
+	if end != nil {
+		end()
+	}
+	return nil
 }
 
 func (w *Worker) listConns(life *lifeline.Conn, seq uint64) error {

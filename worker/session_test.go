@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,6 +198,30 @@ func TestTCPIsAcceptedByWhomTheReadersName(t *testing.T) {
 	again, err := net.Dial("tcp4", address(t, b.udp, "127.0.0.1"))
 	must(t, err)
 	again.Close()
+}
+
+// A worker that drains may end with the connection that it is told to end, so
+// the answer has to be out before.
+func TestEndOfAConnectionIsAnsweredFirst(t *testing.T) {
+	b := newBoss(t)
+	answered, ended := make(chan struct{}), make(chan struct{})
+	end := sync.OnceFunc(func() {
+		<-answered
+		close(ended)
+	})
+	b.run(func(_ context.Context, w *Worker) error {
+		w.registry.add(kindTCP, "public", &net.TCPAddr{}, &net.TCPAddr{}).SetCloser(end)
+		err := w.Ready()
+		<-ended
+		return err
+	})
+	b.expect(lifeline.KindReady)
+	b.send(&lifeline.Message{Kind: lifeline.KindCloseConn, CloseConn: &lifeline.CloseConn{Seq: 8, ID: "2.5.1"}})
+	if r := b.expect(lifeline.KindConnsReply).ConnsReply; r.Seq != 8 || !r.Last || r.Error != "" {
+		t.Errorf("answer %+v", r)
+	}
+	close(answered)
+	<-ended
 }
 
 // A program that does not return in time is left behind, after its
