@@ -68,8 +68,11 @@ func quickStart(c kit.Config) kit.Config {
 // C019: whatever is wrong with a reload, the command says it, exits with
 // the right code, and nobody notices.
 func TestFailedReloadLeavesTheServingGenerationAlone(t *testing.T) {
-	in := startWith(t, quickStart(kit.Config{}))
+	in := start(t, 2)
 	good := func() { in.Misbehave("", 0); in.WriteConfig(in.Config.WithBody("good")) }
+	bad := func(how string) func() {
+		return func() { in.Misbehave(how, 0); in.WriteConfig(quickStart(in.Config)) }
+	}
 	t.Run("syntax error", func(t *testing.T) {
 		unharmed(t, in, 3, []string{"holdfast.yaml:"}, func() { in.WriteRaw("listeners:\n  - name: [\n") }, good)
 	})
@@ -84,16 +87,16 @@ func TestFailedReloadLeavesTheServingGenerationAlone(t *testing.T) {
 		unharmed(t, in, 3, []string{"nowhere.pem"}, func() { in.WriteConfig(c) }, good)
 	})
 	t.Run("worker exits at once", func(t *testing.T) {
-		unharmed(t, in, 1, []string{"worker"}, func() { in.Misbehave(kit.WorkerExits, 0) }, good)
+		unharmed(t, in, 1, []string{"worker"}, bad(kit.WorkerExits), good)
 	})
 	t.Run("worker exits after 200 ms", func(t *testing.T) {
-		unharmed(t, in, 1, []string{"worker"}, func() { in.Misbehave(kit.WorkerExitsAfter(200*time.Millisecond), 0) }, good)
+		unharmed(t, in, 1, []string{"worker"}, bad(kit.WorkerExitsAfter(200*time.Millisecond)), good)
 	})
 	t.Run("worker hangs", func(t *testing.T) {
-		unharmed(t, in, 1, []string{"ready"}, func() { in.Misbehave(kit.WorkerHangs, 0) }, good)
+		unharmed(t, in, 1, []string{"ready"}, bad(kit.WorkerHangs), good)
 	})
 	t.Run("worker is never ready", func(t *testing.T) {
-		unharmed(t, in, 1, []string{"ready"}, func() { in.Misbehave(kit.WorkerMute, 0) }, good)
+		unharmed(t, in, 1, []string{"ready"}, bad(kit.WorkerMute), good)
 	})
 	if now := awaitOnlyCurrent(t, in, 10*time.Second); len(now.In("current")) != 1 {
 		t.Errorf("generations %+v", now.Generations)
