@@ -29,7 +29,7 @@ const RolePlain = "plain"
 // StartPlain runs a server of that role in a process of its own until the test
 // ends, and returns its address. It is the control of scenarios about time: a
 // client of it waits as long as the machine makes everybody wait. Each path is
-// answered with "plain".
+// answered with an empty JSON object: nobody in particular.
 func StartPlain(t testing.TB) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -80,7 +80,7 @@ func servePlain() error {
 		return err
 	}
 	fmt.Println(pc.LocalAddr())
-	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "plain") })
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") })
 	return (&http3.Server{Handler: handler}).ServeListener(l)
 }
 
