@@ -45,6 +45,8 @@ type env struct {
 	memory func() (limit int64, source string)
 	// monotonic is CLOCK_MONOTONIC in nanoseconds, the clock of the segment.
 	monotonic func() int64
+	// wall is the time of day.
+	wall func() time.Time
 	// reapOthers reaps children that nobody waits for (as PID 1) and hands on
 	// the end of each.
 	reapOthers func(reaped func(pid int, end exit))

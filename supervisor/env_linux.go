@@ -31,6 +31,7 @@ func realEnv() *env {
 		files:      openFiles,
 		memory:     memoryLimit,
 		monotonic:  monotonic,
+		wall:       time.Now,
 		reapOthers: reapOthers,
 		workerOf:   workerOf,
 		getpid:     os.Getpid,

@@ -200,6 +200,7 @@ func (s *Supervisor) sweep() {
 	}
 	s.sweepAt, _ = s.seg.Table().Sweep(s.sweepAt, max(entries/sweepRounds, 1), shm.EpochAt(s.env.monotonic()), limits)
 	s.slots.repair()
+	s.watchClock()
 	s.after(sweepInterval, s.sweep)
 }
 

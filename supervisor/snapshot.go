@@ -189,6 +189,7 @@ func (s *Supervisor) snapshot() *document {
 	for _, g := range s.generations {
 		d.Generations = append(d.Generations, s.generationDocument(g))
 	}
+	d.anchor(d.Time, func(t time.Time) time.Duration { return t.Sub(d.Time) })
 	return d
 }
 

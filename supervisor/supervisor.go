@@ -84,6 +84,7 @@ type Supervisor struct {
 	queries     map[uint64]*connsQuery
 	nextSeq     uint64
 	sweepAt     int
+	clocks      clocks       // at the last look
 	reaped      map[int]exit // ends that the PID 1 reaper saw first
 	counts      counts
 	lastFailure *Failure
