@@ -102,7 +102,6 @@ func TestStrangersAreRefused(t *testing.T) {
 	needRoot(t)
 	in := kit.Start(t, kit.Options{})
 	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 10})
-	workers := in.WorkerPIDs()
 	adminSocket := filepath.Join(in.RuntimeDir, "admin.sock")
 	handovers, err := filepath.Glob(filepath.Join(in.RuntimeDir, "worker-*.sock"))
 	if err != nil || len(handovers) != 2 {
@@ -147,7 +146,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	in.Reload()
 
 	// The supervisor is killed, and before the next one comes, others do.
-	workers = in.WorkerPIDs(in.Current())
+	workers := in.WorkerPIDs(in.Current())
 	in.Signal(syscall.SIGKILL)
 	<-in.Exited()
 	handovers, _ = filepath.Glob(filepath.Join(in.RuntimeDir, "worker-*.sock"))

@@ -2,8 +2,11 @@ package test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/holdfast-quic/holdfast/test/kit"
 )
@@ -85,4 +88,40 @@ func TestUpgradeWithoutFileCapability(t *testing.T) {
 	in.Reload()
 	reachable(t, in.Addr())
 	fleet.Stop().MustBeClean(t)
+}
+
+// Workers of another user outlive their supervisor, and the next one, which has
+// the runtime directory to itself, takes them over with their program.
+func TestTakeoverOfAnotherUsersWorkers(t *testing.T) {
+	needRoot(t)
+	in, program := installed(t, kit.Options{Config: kit.Config{}.With("user", "nobody")})
+	fleet := kit.StartFleet(t, kit.FleetOptions{Client: in.Client(), N: 10})
+	in.Reload()
+	workers := in.WorkerPIDs(in.Current())
+	in.Signal(syscall.SIGKILL)
+	<-in.Exited()
+	in.Restart()
+	if now := in.WorkerPIDs(in.Current()); !slices.Equal(now, workers) {
+		t.Errorf("workers %v, once %v", now, workers)
+	}
+	// One that crashes then is replaced by the program of its generation, as
+	// its user.
+	kit.Install(t, kit.Build(t, "2.0.0"), program)
+	fleet.Stop().MustBeClean(t)
+	if err := kit.Signal(workers[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	in.AwaitStatus(10*time.Second, "another worker in its place", func(st kit.Status) error {
+		g, _ := st.Current()
+		for _, w := range g.Workers {
+			if w.PID == workers[0] || w.Phase != "serving" {
+				return fmt.Errorf("worker %+v", w)
+			}
+		}
+		return nil
+	})
+	mustBePowerless(t, in, nobody, fmt.Sprint(nobody))
+	if g, _ := in.Status().Current(); g.Version != "1.0.0" {
+		t.Errorf("version %s", g.Version)
+	}
 }
